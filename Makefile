@@ -193,13 +193,15 @@ format: $(VENV)/.dev ## format the code with ruff
 lock: $(VENV)/.dev ## pin requirements/*.txt again from pyproject.toml
 	$(BIN)/$(LOCK) pyproject.toml requirements/build.in \
 		--output-file requirements/run.txt $(ARGS)
-	$(BIN)/$(LOCK) pyproject.toml requirements/build.in --group dev \
+	$(BIN)/$(LOCK) pyproject.toml requirements/build.in --group dev --extra avro \
 		--constraint requirements/run.txt --output-file requirements/dev.txt $(ARGS)
 	$(BIN)/$(LOCK) --group compare \
 		--constraint requirements/dev.txt --output-file requirements/compare.txt $(ARGS)
 	$(BIN)/$(LOCK) --no-deps requirements/embeddings.in \
 		--output-file requirements/embeddings.txt $(ARGS)
 	$(BIN)/$(LOCK) --no-deps requirements/page.in --output-file requirements/page.txt $(ARGS)
+	$(BIN)/$(LOCK) --no-deps requirements/formats.in \
+		--constraint requirements/dev.txt --output-file requirements/formats.txt $(ARGS)
 	$(BIN)/$(LOCK) requirements/peers.in --output-file requirements/peers.txt $(ARGS)
 
 .PHONY: clean

@@ -5,18 +5,23 @@ clicks; beside them the same as canonical messages.
 """
 
 import argparse
+import io
 import json
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
+
+import fastavro
 
 from benchmarks.pipeline import SKEW_MS
 from evaluator.core.types.records import Log
 from evaluator.mapping.document import read_document
 from evaluator.mapping.messages import messages_of
 from evaluator.mapping.record import Record
+from evaluator.mapping.schemas import Answer
 from evaluator.mapping.stage import Stage
 from evaluator.tables import format_table
 from evaluator.wire.messages.codec import decode_judgments, decode_rankings
@@ -61,26 +66,55 @@ def main() -> None:
     logs: dict[Log, Callable[[int], dict[str, Any]]] = {"rankings": impression, "judgments": click}
     rows = []
     for log, mapping in read_document(MAPPING, "mapping").logs.items():
-        foreign = [json.dumps(logs[log](n)).encode() for n in range(options.records)]
+        documents = [logs[log](n) for n in range(options.records)]
         mapped = messages_of(mapping)
-        messages = [message for value in foreign for message in found(mapped(Record(value)))]
-        stage = Stage(mapping, max_future_skew_ms=SKEW_MS)
         decode: Any = decode_rankings if log == "rankings" else decode_judgments
         decode = partial(decode, max_future_skew_ms=SKEW_MS)
-        steps: dict[str, Callable[[], object]] = {
-            "foreign to canonical bytes": lambda m=mapped, f=foreign: [m(Record(v)) for v in f],  # type: ignore[misc] # bound in the loop
-            "foreign to columns": partial(stage.decoded, records(log, foreign), decode),
-            "canonical to columns": partial(decode, records(log, messages)),
+        plain = [json.dumps(document).encode() for document in documents]
+        messages = [message for value in plain for message in found(mapped(Record(value)))]
+        schema = avro_of("Event", documents[0])
+        framed = [in_avro(schema, document) for document in documents]
+        of_avro = Stage(
+            replace(mapping, format="avro"),
+            max_future_skew_ms=SKEW_MS,
+            answers={"1": Answer("AVRO", json.dumps(schema))},
+        )
+        of_json = Stage(mapping, max_future_skew_ms=SKEW_MS)
+        in_rows = partial(of_avro.decoded, records(log, framed), decode)
+        if in_rows().n_read != len(documents) or in_rows().malformed:
+            raise AssertionError("records in Avro are not read")
+        steps: dict[str, tuple[list[bytes], Callable[[], object]]] = {
+            "canonical": (messages, partial(decode, records(log, messages))),
+            "JSON": (plain, partial(of_json.decoded, records(log, plain), decode)),
+            "Avro": (framed, in_rows),
         }
         watch: dict[str, list[float]] = {name: [] for name in steps}
         for _ in range(options.rounds):
-            for name, step in steps.items():
+            for name, (_, step) in steps.items():
                 begun = time.process_time()
                 step()
-                watch[name].append((time.process_time() - begun) / len(foreign) * 1e6)
-        size = f"{sum(map(len, foreign)) / len(foreign):.0f}"
-        rows += [[log, size, n, f"{statistics.median(each):.1f}"] for n, each in watch.items()]
-    print(format_table(["log", "bytes", "step", "us"], rows, numbers=[1, 3]))
+                watch[name].append((time.process_time() - begun) / len(documents) * 1e6)
+        for name, each in watch.items():
+            size = sum(map(len, steps[name][0])) / len(documents)
+            rows.append([log, name, f"{size:.0f}", f"{statistics.median(each):.1f}"])
+    print(format_table(["log", "format", "bytes", "us"], rows, numbers=[2, 3]))
+
+
+def avro_of(name: str, value: Any) -> Any:
+    """A schema of Avro for values like this one; *name* is that of a record."""
+    if isinstance(value, dict):
+        fields = [{"name": n, "type": avro_of(f"{name}_{n}", each)} for n, each in value.items()]
+        return {"type": "record", "name": name, "fields": fields}
+    if isinstance(value, list):
+        return {"type": "array", "items": avro_of(name, value[0])}
+    return {bool: "boolean", int: "long", float: "double", str: "string"}[type(value)]
+
+
+def in_avro(schema: Any, document: Any) -> bytes:
+    """A framed record."""
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, schema, document)
+    return b"\x00\x00\x00\x00\x01" + stream.getvalue()
 
 
 def found(outcome: Any) -> list[bytes]:

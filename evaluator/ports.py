@@ -3,6 +3,7 @@
 from collections.abc import (
     AsyncIterator,
     Awaitable,
+    Callable,
     Collection,
     Iterable,
     Iterator,
@@ -43,6 +44,20 @@ class Place:
 
 class SourceUnavailable(Exception):
     """The broker is unavailable; the caller retries with backoff."""
+
+    what = "broker"
+    remedy = "Check --source, the network and security_protocol."
+
+
+class RegistryUnavailable(SourceUnavailable):
+    """The schema registry is unavailable, so records cannot be read yet."""
+
+    what = "schema registry"
+    remedy = "Check `registry` of the mapping, registry_username and registry_cafile."
+
+
+Prepare = Callable[[Collection[Records]], Awaitable[None]]
+"""Provides what these records need before they are delivered. Raises SourceUnavailable."""
 
 
 class SourceUnusable(Exception):

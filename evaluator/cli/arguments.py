@@ -151,6 +151,12 @@ _REPLAY: Final = (
         "NAME=MODULE:FUNCTION",
     ),
     _option(
+        "--schemas",
+        "schemas.json of an earlier replay, which it repeats (docs/formats.md)",
+        type=Path,
+        metavar="FILE",
+    ),
+    _option(
         "--at-end",
         "settle queries younger than maturity_ms, or hold them open (default: settle files, hold "
         "Kafka)",

@@ -53,8 +53,7 @@ def execute(options: argparse.Namespace) -> int:
     except SourceUnusable as error:
         return fail(error, INPUT_UNUSABLE)
     except SourceUnavailable as error:
-        remedy = "Check --source, the network and security_protocol."
-        return fail(f"{error} {remedy}", INPUT_UNUSABLE)
+        return fail(f"{error} {error.remedy}", INPUT_UNUSABLE)
     except (StateUnusable, StateDamaged) as error:
         return fail(error, STATE_UNUSABLE)
     except OSError as error:

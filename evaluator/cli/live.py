@@ -39,7 +39,9 @@ from evaluator.cli.wiring import (
     meaning_of,
     needed_input_ms,
     new_engine,
+    prepare_of,
     require_room_for_series,
+    schemas_of,
     segment_rules_of,
     skips_of,
     stages_of,
@@ -55,10 +57,11 @@ from evaluator.core.types.tally import Tally
 from evaluator.exposition.snapshot import Resources, Snapshot
 from evaluator.ports import InputHealth, Sink, Source, StateDirectory
 from evaluator.version import __version__
+from evaluator.wire.messages.staged import Stages
 from evaluator.wire.native import library as wire_library
 from evaluator.wire.outputs.encoding import totals_document
 from evaluator.wire.outputs.sizes import OVERSIZE_OUTPUT
-from evaluator.wire.records import LEADER_OUTPUTS, WRITTEN
+from evaluator.wire.records import LEADER_OUTPUTS, SCHEMAS, WRITTEN
 from evaluator.worker import Wire, Worker, WorkerSettings
 
 if TYPE_CHECKING:
@@ -73,7 +76,9 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     prefix = settings.topic_prefix
     connection = connection_of(options.source, settings)
     connection = replace(connection, needed=_topics_of(connection, settings))
-    source = KafkaSource(connection, from_settings(GroupSettings, settings))
+    schemas = schemas_of(settings, connection, writes=True)
+    group = from_settings(GroupSettings, settings)
+    source = KafkaSource(connection, group, prepare=prepare_of(schemas))
     sink = KafkaSink(connection, topic_prefix=prefix)
     needed_ms = needed_input_ms(settings)
     retention = InputRetention(connection, topic_prefix=prefix, needed_ms=needed_ms)
@@ -91,7 +96,10 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     try:
         skips = skips_of(options, settings)
         worker = new_worker(
-            source, sink, states, settings, accept_loss=options.accept_loss, skips=skips
+            *(source, sink, states, settings),
+            stages=stages_of(settings, schemas),
+            accept_loss=options.accept_loss,
+            skips=skips,
         )
         leader = _leader_of(connection, settings) if settings.leads else None
         views = ProcessViews(worker, settings, health=health, leader=leader)
@@ -122,7 +130,8 @@ def leader(options: argparse.Namespace, settings: Settings) -> int:
 
 def _topics_of(connection: Connection, settings: Settings) -> tuple[str, ...]:
     """All topics of a worker, with its leader if it has one."""
-    outputs = (*WRITTEN, *(LEADER_OUTPUTS if settings.leads else ()))
+    outputs: tuple[str, ...] = (*WRITTEN, *(LEADER_OUTPUTS if settings.leads else ()))
+    outputs += (SCHEMAS,) if connection.has_schemas else ()
     names = dict(connection.inputs).values()
     return (*names, *(f"{settings.topic_prefix}{output}" for output in outputs))
 
@@ -172,6 +181,7 @@ def new_worker(
     states: StateDirectory,
     settings: Settings,
     *,
+    stages: Stages | None = None,
     accept_loss: bool = False,
     skips: Skips = MappingProxyType({}),
 ) -> Worker:
@@ -182,7 +192,7 @@ def new_worker(
         settings,
         measures=measures,
         topic_names=topic_names(settings),
-        stages=stages_of(settings),
+        stages=stages_of(settings) if stages is None else stages,
         fingerprint=fingerprint,
         features=settings.learns,
     )

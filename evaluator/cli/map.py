@@ -14,6 +14,8 @@ from evaluator.cli.wiring import (
     connection_of,
     from_settings,
     mapping_of,
+    prepare_of,
+    schemas_of,
     stages_of,
     topic_names,
 )
@@ -46,13 +48,14 @@ def map(options: argparse.Namespace, settings: Settings) -> int:  # noqa: A001 -
         log: partial(decoder, max_future_skew_ms=settings.max_future_skew_ms)
         for log, decoder in decoders.items()
     }
-    of_logs = {log: (stage, decode[log]) for log, stage in stages_of(settings).items()}
+    schemas = schemas_of(settings, connection, writes=True)
+    of_logs = {log: (stage, decode[log]) for log, stage in stages_of(settings, schemas).items()}
     stages = {log: {log: it} for log, it in of_logs.items()}
     if len({names[log] for log in of_logs}) < len(of_logs):  # one topic has both
         stages = {LOGS[0]: of_logs}
     topics = {log: names[log] for log in stages}
     mapper = Mapper(
-        KafkaForeignSource(connection, group, topics, written),
+        KafkaForeignSource(*(connection, group, topics, written), prepare=prepare_of(schemas)),
         KafkaCanonicalSink(connection, written, topic_prefix=settings.topic_prefix),
         stages,
         from_settings(

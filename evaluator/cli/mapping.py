@@ -11,7 +11,14 @@ from evaluator.adapters.files import FileRange
 from evaluator.adapters.kafka import PARTITIONERS, KafkaRange
 from evaluator.cli.exits import FOUND, UsageError
 from evaluator.cli.ranges import files_of
-from evaluator.cli.wiring import KAFKA, connection_of, mapping_of, topic_names
+from evaluator.cli.wiring import (
+    KAFKA,
+    connection_of,
+    mapping_of,
+    prepare_of,
+    schemas_of,
+    topic_names,
+)
 from evaluator.config import Settings
 from evaluator.core.types.records import LOGS, Log
 from evaluator.mapping.sampling import SampleReport
@@ -43,13 +50,22 @@ async def sampled(place: str, settings: Settings, most: int, *, show: Show) -> S
     if mapping is None:
         raise UsageError("The setting mapping, or --mapping FILE, is required.")
     source: KafkaRange | FileRange
+    schemas = None
     if place.startswith(KAFKA):
         connection = connection_of(place, settings, may_be_one=True)
-        source = KafkaRange(connection, topic_prefix=settings.topic_prefix, may_differ=True)
+        schemas = schemas_of(settings, connection, writes=False)
+        source = KafkaRange(
+            connection,
+            topic_prefix=settings.topic_prefix,
+            may_differ=True,
+            prepare=prepare_of(schemas),
+        )
     else:
         source = files_of(place, settings, mapping.logs)
     partitioners = PARTITIONERS if isinstance(source, KafkaRange) else {}
-    report = SampleReport(mapping.logs, topic_names(settings, may_be_one=True), partitioners)
+    names = topic_names(settings, may_be_one=True)
+    answers = {} if schemas is None else schemas.answers
+    report = SampleReport(mapping.logs, names, partitioners, answers)
     try:
         n_partitions = await source.open()
         for log in LOGS:

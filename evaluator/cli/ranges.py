@@ -6,9 +6,15 @@ import re
 from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from evaluator.adapters.files import MAX_PARTITIONS, FileRange, SampleRange, is_log_file
+from evaluator.adapters.files import (
+    MAX_PARTITIONS,
+    FileRange,
+    SampleRange,
+    is_log_file,
+    read_file,
+)
 from evaluator.adapters.kafka import KafkaRange
 from evaluator.cli.exits import UsageError
 from evaluator.cli.wiring import (
@@ -20,6 +26,8 @@ from evaluator.cli.wiring import (
     mapping_of,
     meaning_of,
     new_engine,
+    prepare_of,
+    schemas_of,
     segment_rules_of,
     skips_of,
     stages_of,
@@ -34,6 +42,9 @@ from evaluator.ports import Partition, RangeSource
 from evaluator.replay.ranges import ReadRules, parse_time_ms
 from evaluator.replay.run import ReplayRules
 from evaluator.wire.records import MAX_RECORD_BYTES
+
+if TYPE_CHECKING:
+    from evaluator.mapping.schemas import Schemas
 
 Bounds = Mapping[Partition, tuple[int, int]]
 """First and end offset of partitions."""
@@ -52,12 +63,14 @@ def read_rules_of(
     if from_ms is not None and to_ms is not None and from_ms >= to_ms:
         raise UsageError(f"--from {begin} is not before --to {end}, so the range is empty.")
     skips = skips_of(options, settings)
+    schemas = _schemas_of(options, settings)
     others = {
+        "schemas": schemas,
         "from_ms": from_ms,
         "to_ms": to_ms,
         "features": features,
         "skips": skips,
-        "stages": {} if options.samples is not None else stages_of(settings),
+        "stages": {} if options.samples is not None else stages_of(settings, schemas),
         "tasks": tasks_in(getattr(options, "tasks", None)),
     }
     return from_settings(ReadRules, settings, **others)
@@ -84,6 +97,19 @@ def tasks_in(text: str | None) -> tuple[int, ...] | None:
     return tuple(sorted(found))
 
 
+def _schemas_of(options: argparse.Namespace, settings: Settings) -> "Schemas | None":
+    """The schemas of a range of topics, first those of --schemas. Raises UsageError."""
+    schemas, path = None, getattr(options, "schemas", None)
+    if options.samples is None and options.source.startswith(KAFKA):
+        connection = connection_of(options.source, settings)
+        schemas = schemas_of(settings, connection, writes=False)
+    if path is not None and schemas is None:
+        raise UsageError("--schemas needs topics and a mapping with a registry. Leave it out.")
+    if path is not None and schemas is not None:
+        schemas.adopt_saved(read_file(path), str(path))
+    return schemas
+
+
 def source_of(
     options: argparse.Namespace, settings: Settings, rules: ReadRules, bounds: Bounds | None = None
 ) -> tuple[RangeSource, bool]:
@@ -97,7 +123,13 @@ def source_of(
         return SampleRange(options.samples, features=rules.features), False
     if options.source.startswith(KAFKA):
         connection, prefix = connection_of(options.source, settings), settings.topic_prefix
-        range_ = KafkaRange(connection, topic_prefix=prefix, skips=rules.skips, bounds=bounds)
+        range_ = KafkaRange(
+            connection,
+            topic_prefix=prefix,
+            skips=rules.skips,
+            bounds=bounds,
+            prepare=prepare_of(rules.schemas),
+        )
         return range_, True
     return files_of(options.source, settings, rules.stages, bounds), False
 
@@ -144,6 +176,11 @@ def require_no_keys(settings: Settings) -> None:
     """Raises UsageError if a mapping names keys or headers, which files do not have."""
     mapping = mapping_of(settings)
     for log, each in {} if mapping is None else mapping.logs.items():
+        if each.registry is not None:
+            raise UsageError(
+                f"{settings.mapping}: [{log}] has format = {each.format}, and files have lines of "
+                "JSON. Read the topic, --source kafka://HOST:PORT."
+            )
         for path in each.outside_value():
             raise UsageError(
                 f"{settings.mapping}: [{log}] names {path.text}, and files have no keys and "
@@ -163,6 +200,7 @@ def require_apart(
     names = topic_names(settings)
     mapping = None if settings.mapping is None else Path(settings.mapping)
     inputs = [options.samples, options.config, mapping, getattr(options, "weights", None)]
+    inputs.append(getattr(options, "schemas", None))
     with contextlib.suppress(OSError):  # reported when the directory is read
         inputs += (
             [] if logs is None else (each for each in logs.iterdir() if is_log_file(each, names))

@@ -8,6 +8,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -32,10 +33,11 @@ from evaluator.exposition.label_limits import (
     series_beside,
     series_of_block,
 )
-from evaluator.ports import Partition
+from evaluator.ports import Partition, Prepare
 
 if TYPE_CHECKING:
     from evaluator.mapping.document import MappingDocument
+    from evaluator.mapping.schemas import Schemas
     from evaluator.mapping.stage import Stage
 
 KAFKA: Final = "kafka://"
@@ -71,6 +73,7 @@ def connection_of(source: str, settings: Settings, *, may_be_one: bool = False) 
                 bootstrap=",".join(map(str, addresses)),
                 inputs=tuple(topic_names(settings, may_be_one=may_be_one).items()),
                 mapped=frozenset(() if mapping is None else mapping.logs),
+                has_schemas=mapping is not None and mapping.registry is not None,
             )
     except ValueError as error:
         why = f": {error}"
@@ -106,15 +109,51 @@ def mapping_of(settings: Settings) -> "MappingDocument | None":
     return read_mapping(Path(settings.mapping))
 
 
-def stages_of(settings: Settings) -> "dict[Log, Stage]":
+def schemas_of(settings: Settings, connection: Connection, *, writes: bool) -> "Schemas | None":
+    """The schemas of framed records; None if there are none. A topic that is not written may lack.
+
+    Raises MappingRefused.
+    """
+    mapping = mapping_of(settings)
+    if mapping is None or mapping.registry is None:
+        return None
+    from evaluator.adapters.kafka import KafkaAnswers  # noqa: PLC0415 - few commands map
+    from evaluator.adapters.registry import SchemaRegistry  # noqa: PLC0415 - few commands map
+    from evaluator.mapping.schemas import Schemas  # noqa: PLC0415 - few commands map
+
+    registry = SchemaRegistry(
+        mapping.registry,
+        username=settings.registry_username,
+        password_file=settings.registry_password_file,
+        cafile=settings.registry_cafile,
+    )
+    answers = KafkaAnswers(
+        connection,
+        topic_prefix=settings.topic_prefix,
+        registry=mapping.registry,
+        may_be_missing=not writes,
+    )
+    return Schemas(registry, answers, writes=writes)
+
+
+def prepare_of(schemas: "Schemas | None") -> Prepare | None:
+    """What a source calls before it delivers records."""
+    return None if schemas is None else schemas.prepare
+
+
+def stages_of(settings: Settings, schemas: "Schemas | None" = None) -> "dict[Log, Stage]":
     """The stages that map records, by log."""
     mapping = mapping_of(settings)
     if mapping is None:
         return {}
     from evaluator.mapping.stage import Stage  # noqa: PLC0415 - few commands map
 
-    skew_ms, logs = settings.max_future_skew_ms, mapping.logs
-    return {log: Stage(each, max_future_skew_ms=skew_ms) for log, each in logs.items()}
+    stage = partial(
+        Stage,
+        max_future_skew_ms=settings.max_future_skew_ms,
+        answers={} if schemas is None else schemas.answers,
+    )
+    return {log: stage(each) for log, each in mapping.logs.items()}
 
 
 def topic_names(settings: Settings, *, may_be_one: bool = False) -> dict[Log, str]:

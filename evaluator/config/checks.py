@@ -57,7 +57,11 @@ def _contradictions(settings: "Settings") -> Iterator[str]:
                     f"security_protocol is {settings.security_protocol}, but {name} is not set. "
                     f"Set it, e.g. {example}."
                 )
-    for pair in (("ssl_certfile", "ssl_keyfile"), ("http_tls_certfile", "http_tls_keyfile")):
+    for pair in (
+        ("ssl_certfile", "ssl_keyfile"),
+        ("http_tls_certfile", "http_tls_keyfile"),
+        ("registry_username", "registry_password_file"),
+    ):
         if len({getattr(settings, name) is None for name in pair}) == 2:
             yield f"{pair[0]} and {pair[1]} belong together. Set both or neither."
 

@@ -43,6 +43,7 @@ _input, _output = partial(setting, "Input"), partial(setting, "Output")
 _learning, _state = partial(setting, "Learning"), partial(setting, "State")
 _alarm = partial(setting, "Alarms")
 _http, _kafka, _log = (partial(setting, group) for group in ("HTTP", "Kafka security", "Log"))
+_registry = partial(setting, "Schema registry")
 
 SEMANTIC_GROUPS = ("Join", "Measures")
 """The settings of these groups change the meaning of results."""
@@ -465,6 +466,27 @@ class Settings:
         optional(PATH),
         "PEM file of the client certificate's key",
         example="/etc/kafka/client.key",
+    )
+
+    registry_username: str | None = _registry(
+        None,
+        optional(LINE),
+        "user name for the `registry` of a mapping ([formats](formats.md))",
+        example="evaluator",
+        secret=True,
+    )
+    registry_password_file: str | None = _registry(
+        None,
+        optional(PATH),
+        "file with the password and nothing else, read at every request",
+        example="/run/secrets/registry-password",
+        secret=True,
+    )
+    registry_cafile: str | None = _registry(
+        None,
+        optional(PATH),
+        "PEM file of the trusted authorities; by default those of the system",
+        example="/etc/ssl/registry-ca.pem",
     )
 
     log_format: str = _log(

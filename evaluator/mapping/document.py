@@ -3,7 +3,6 @@
 import difflib
 import hashlib
 import json
-import math
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,22 @@ from pathlib import Path as FilePath
 from typing import Any, Final, NamedTuple
 
 from evaluator.core.types.records import LOGS, Log
+from evaluator.mapping.framing import registry_url
+from evaluator.mapping.kinds import (
+    INTEGER,
+    JUDGMENT,
+    MESSAGE_OF_ROW,
+    NUMBER,
+    QUERY,
+    RANKING,
+    RANKING_GROUPS,
+    RANKING_ROW,
+    ROW_GROUPS,
+    TIME,
+    UNITS,
+    Kinds,
+    fits,
+)
 from evaluator.mapping.lines import lines_of
 from evaluator.mapping.paths import PATH_FORM, Path, parse_path
 from evaluator.ports import RequestRefused
@@ -21,31 +36,10 @@ from evaluator.ports import RequestRefused
 GROUP: Final = "evaluator.mappings"
 """Entry points of this group are functions by name: a `Record` to a list of messages."""
 
-TEXT, NUMBER, INTEGER, TIME, BOOLEAN = "text", "a number", "an integer", "a time", "a boolean"
-UNITS: Final = ("ms", "us", "ns", "s", "iso")
 ENVELOPES: Final = ("none", "cloudevents", "debezium")
-FORMATS: Final = ("json",)
+FORMATS: Final = ("json", "avro")
 
-Kinds = Mapping[str, str]
-_QUERY: Final = {"trace_id": TEXT, "node_id": TEXT, "timestamp_ms": TIME}
-RANKING: Final[Kinds] = {
-    **_QUERY,
-    **dict.fromkeys(("model", "variant", "query"), TEXT),
-    "exposed_top": INTEGER,
-}
-RANKING_ROW: Final[Kinds] = {
-    "candidate_id": TEXT,
-    "rank": INTEGER,
-    "score": NUMBER,
-    "propensity": NUMBER,
-    "published_ms": TIME,
-    "exposed": BOOLEAN,
-}
-_MESSAGE_OF_ROW: Final[Kinds] = {**_QUERY, "source": TEXT, "judgment_id": TEXT}
-JUDGMENT: Final[Kinds] = {**_MESSAGE_OF_ROW, "candidate_id": TEXT, "grade": NUMBER}
-RANKING_GROUPS: Final[Kinds] = {"segments": TEXT}
-ROW_GROUPS: Final[Kinds] = {"features": NUMBER, "scorers": NUMBER}
-_OF_TABLE: Final = ("topic", "format", "envelope", "where", "rows", "function")
+_OF_TABLE: Final = ("topic", "format", "registry", "envelope", "where", "rows", "function")
 
 _FORMS: Final = 'a path, a list of paths, or { path = "...", const, unit, add, table }'
 
@@ -82,6 +76,8 @@ class LogMapping:
 
     log: Log
     topic: str | None = None
+    format: str = "json"
+    registry: str | None = None
     envelope: str = "none"
     where: Sequence[tuple[Path, Sequence[Any]]] = ()
     members: Members = field(default_factory=dict)
@@ -95,7 +91,7 @@ class LogMapping:
     @property
     def row_is_message(self) -> bool:
         """Whether each row is a message: its members distinguish it from the other rows."""
-        return self.log == "judgments" and not _MESSAGE_OF_ROW.keys().isdisjoint(self.rows)
+        return self.log == "judgments" and not MESSAGE_OF_ROW.keys().isdisjoint(self.rows)
 
     @property
     def several(self) -> bool:
@@ -129,6 +125,11 @@ class MappingDocument(NamedTuple):
     logs: Mapping[Log, LogMapping]
     hash: str
 
+    @property
+    def registry(self) -> str | None:
+        """The registry of all framed records."""
+        return next((each.registry for each in self.logs.values() if each.registry), None)
+
 
 @cache
 def read_mapping(path: FilePath) -> MappingDocument:
@@ -155,8 +156,10 @@ def read_document(text: str, name: str) -> MappingDocument:
     if not document:
         read.refuse((), "is empty", "a table [rankings], [judgments], or both")
     logs = {log: read.log(log, document[log]) for log in LOGS if log in document}
+    if len({each.registry for each in logs.values()} - {None}) > 1:
+        read.refuse(("judgments", "registry"), "is another one", "one registry for both")
     meaning = {
-        log: {name: value for name, value in table.items() if name != "topic"}
+        log: {name: value for name, value in table.items() if name not in {"topic", "registry"}}
         | ({"package": _package_of(table["function"])} if "function" in table else {})
         for log, table in document.items()
     }
@@ -199,8 +202,7 @@ class _Reader:
         topic = self._text(table, "topic", log)
         if "function" in table:
             return self._function(log, table, topic)
-        self._choice(table, "format", FORMATS, log)
-        envelope = self._choice(table, "envelope", ENVELOPES, log)
+        form, registry = self._format(table, log)
         members = self._members(table, kinds, (log,))
         rows = table.get("rows")
         has_rows = rows is not None
@@ -218,7 +220,9 @@ class _Reader:
         mapping = LogMapping(
             log=log,
             topic=topic,
-            envelope=envelope,
+            format=form,
+            registry=registry,
+            envelope=self._choice(table, "envelope", ENVELOPES, log),
             where=self._where(table, log),
             members=members,
             groups=self._groups(table, groups, (log,)),
@@ -233,7 +237,7 @@ class _Reader:
         log = mapping.log
         if log == "rankings" and not mapping.has_rows:
             self.refuse((log,), "has no rows", f"a table [{log}.rows] with candidate_id")
-        for name in (*_QUERY, *of_rows.split()):
+        for name in (*QUERY, *of_rows.split()):
             given = (name in mapping.members) + (name in mapping.rows)
             if given == 2:
                 self.refuse((log, "rows", name), f"is also beside [{log}]", "one of the two")
@@ -284,6 +288,18 @@ class _Reader:
         if value not in known:
             self.refuse((log, name), f"is {_shown(value)}", ", ".join(known))
         return str(value)
+
+    def _format(self, table: dict[str, Any], log: Log) -> tuple[str, str | None]:
+        """The format, and the address of its registry."""
+        form, registry = self._choice(table, "format", FORMATS, log), table.get("registry")
+        if (registry is None) != (form == "json"):
+            what = "is beside JSON" if form == "json" else "is missing"
+            self.refuse((log, "registry"), what, "an address, with format = avro")
+        try:
+            return form, None if registry is None else registry_url(str(registry))
+        except ValueError as error:
+            self.refuse((log, "registry"), f"{error}", "https://HOST:PORT")
+            raise
 
     def _path(self, value: Any, at: tuple[str, ...]) -> Path:
         if not isinstance(value, str):
@@ -349,7 +365,7 @@ class _Reader:
         unit, add, table = given.get("unit", "ms"), given.get("add", 0), given.get("table")
         if unit not in UNITS:
             self.refuse(at, f"has the unit {_shown(unit)}", ", ".join(UNITS))
-        if not _fits(add, kind) and "add" in given:
+        if not fits(add, kind) and "add" in given:
             self.refuse(at, f"adds {_shown(add)}", kind)
         consts = [given["const"]] if "const" in given else []
         if table is not None:
@@ -357,21 +373,13 @@ class _Reader:
                 self.refuse(at, f"has the table {_shown(table)}", "{ value = replacement, ... }")
             consts = list(table.values())
         for const in consts:
-            if not _fits(const, INTEGER if kind == TIME else kind):
+            if not fits(const, INTEGER if kind == TIME else kind):
                 self.refuse(at, f"has {_shown(const)}", f"{kind} as its value")
         parsed = tuple(self._path(path, at) for path in paths)
         const = given.get("const")
         if const is not None and kind == NUMBER:
             const = float(const)
         return Member(".".join(at), kind, parsed, const, unit, add, table)
-
-
-def _fits(value: Any, kind: str) -> bool:
-    if kind == BOOLEAN or isinstance(value, bool):
-        return kind == BOOLEAN and isinstance(value, bool)
-    if kind == NUMBER:
-        return isinstance(value, int | float) and math.isfinite(value)
-    return isinstance(value, str if kind == TEXT else int)
 
 
 def _shown(value: Any) -> str:

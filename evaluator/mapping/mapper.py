@@ -125,7 +125,7 @@ class Mapper:
         self._stop_timeout: asyncio.Timeout | None = None
         self._started = False
         self._generation = 0
-        self._unavailable: str | None = "not connected yet"
+        self._unavailable: str | None = "broker unavailable: not connected yet"
         self._emitted: deque[tuple[asyncio.Future[None], dict[Partition, tuple[int, int]]]] = (
             deque()
         )
@@ -138,7 +138,7 @@ class Mapper:
     def readiness(self) -> list[str]:
         """Reasons why this member is not ready."""
         if self._unavailable:
-            return [f"broker unavailable: {self._unavailable}"]
+            return [self._unavailable]
         return [] if self._generation else ["no partitions assigned by the group yet"]
 
     def alive(self) -> bool:
@@ -171,7 +171,7 @@ class Mapper:
                         await self._turn()
                         self._unavailable, pause_seconds = None, FIRST_PAUSE_SECONDS
                     except SourceUnavailable as error:
-                        self._unavailable = str(error)
+                        self._unavailable = f"{error.what} unavailable: {error}"
                         log.warning("mapper_waits", error=str(error), seconds=pause_seconds)
                         with contextlib.suppress(TimeoutError):
                             await asyncio.wait_for(self._stopping.wait(), pause_seconds)

@@ -2,11 +2,15 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
+from math import isfinite
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from evaluator.mapping.document import LogMapping
+from evaluator.mapping.formats import compiler_of
+from evaluator.mapping.framing import payload_of_json
 from evaluator.mapping.members import (
     REQUIRED,
     Column,
@@ -22,6 +26,7 @@ from evaluator.mapping.members import (
 )
 from evaluator.mapping.paths import Steps, shown
 from evaluator.mapping.record import Record
+from evaluator.mapping.schemas import Answer, Reader
 from evaluator.mapping.shapes import Getter, Shape, walkers
 from evaluator.wire.messages.models import SCHEMA_VERSION
 from evaluator.wire.messages.strict import Malformed
@@ -46,9 +51,14 @@ encode: Final = msgspec.json.Encoder().encode
 """The encoder of canonical messages. Its bytes, and the order of members below, are frozen."""
 
 
-def messages_of(mapping: LogMapping) -> Callable[[Record], Outcome]:
-    """The function of a record that *mapping* describes."""
-    return _Function(mapping) if mapping.function is not None else _Mapper(mapping)
+def messages_of(
+    mapping: LogMapping, answers: Mapping[str, Answer] = MappingProxyType({})
+) -> Callable[[Record], Outcome]:
+    """The function of a record that *mapping* describes; *answers* has the schemas by id.
+
+    Raises MappingRefused if the package of the format is missing.
+    """
+    return _Function(mapping) if mapping.function is not None else _Mapper(mapping, answers)
 
 
 class _Function:
@@ -72,13 +82,16 @@ class _Mapper:
     What they refuse in structs they refuse again in plain objects, for the text of the refusal.
     """
 
-    def __init__(self, mapping: LogMapping) -> None:
+    def __init__(self, mapping: LogMapping, answers: Mapping[str, Answer]) -> None:
         self._envelope = mapping.envelope
         paths, row_paths = paths_of(mapping)
         self._loose = _Rules(mapping, walkers(paths), walkers(row_paths), {})
         self._fast: _Rules | None = None
+        self._reader = None
         each = None if mapping.each is None else mapping.each.steps
-        if mapping.envelope == "debezium" or _goes_through(each, paths):
+        if mapping.format != "json":
+            self._reader = Reader(answers, compiler_of(mapping.format))
+        if self._reader or mapping.envelope == "debezium" or _goes_through(each, paths):
             return
         rows = Shape(row_paths)
         if each is not None:
@@ -91,9 +104,13 @@ class _Mapper:
         value = record.value
         if not value:
             return Malformed("decode", "the value is empty; leave it out of the topic")
+        is_binary = self._envelope == "cloudevents" and record.header("ce_specversion") is not None
+        if self._reader is not None:
+            found = self._reader(record)
+            return found if isinstance(found, Malformed) else self._mapped(found, record, is_binary)
+        value = payload_of_json(value)
         if too_deep(value):
             return Malformed("limit", f"nested more than {MAX_NESTING} deep")
-        is_binary = self._envelope == "cloudevents" and record.header("ce_specversion") is not None
         try:
             if self._fast is not None and not is_binary:
                 try:
@@ -103,6 +120,10 @@ class _Mapper:
             document = msgspec.json.decode(value)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return Malformed("decode", f"not JSON: {error}")
+        return self._mapped(document, record, is_binary)
+
+    def _mapped(self, document: Any, record: Record, is_binary: bool) -> Outcome:
+        """The outcome of plain objects."""
         try:
             return self._loose.outcome(self._opened(document, record, is_binary), record)
         except RecordRefused as refused:
@@ -183,8 +204,8 @@ class _Rules:
             for scalar in self._tables:  # they leave out before anything is refused
                 scalar(root, record)
             if self._is_ranking:
-                return [encode(self._ranking(root, record))]
-            return _bounded(list(map(encode, self._judgments(root, record))))
+                return [_encoded(self._ranking(root, record))]
+            return _bounded(list(map(_encoded, self._judgments(root, record))))
         except LeavesOut as why:
             return LeftOut(str(why), self._time_of_left_out(root, record))
 
@@ -329,6 +350,21 @@ _NAMES: Final = (
     ("segments", "segments"),
 )
 """Members of the rows, and their names in a message, in the order of the message."""
+
+
+def _encoded(message: Message) -> bytes:
+    """The bytes of a message. Raises RecordRefused for NaN and infinities, which JSON has not."""
+    text = encode(message)
+    if b"null" in text and _has_non_finite(message):
+        raise RecordRefused(lambda: "a number is not finite")
+    return text
+
+
+def _has_non_finite(value: Any) -> bool:
+    if isinstance(value, dict | list | tuple):
+        inner = value.values() if isinstance(value, dict) else value
+        return any(map(_has_non_finite, inner))
+    return isinstance(value, float) and not isfinite(value)
 
 
 def _bounded(messages: list[bytes]) -> Outcome:

@@ -13,6 +13,7 @@ from evaluator.mapping.document import LogMapping
 from evaluator.mapping.meeting import Partitioners, Placement, Verdict, meeting
 from evaluator.mapping.messages import LeftOut, messages_of
 from evaluator.mapping.record import Record
+from evaluator.mapping.schemas import Answer
 from evaluator.tables import printable, utc_time
 from evaluator.wire.messages.models import Judgment, Ranking
 from evaluator.wire.messages.strict import Malformed, read_message
@@ -51,6 +52,7 @@ class SampleReport:
         mappings: of the foreign topics; the other one has messages.
         topics: their names.
         partitioners: those that may have placed the keys; none for files.
+        answers: the schemas by id.
     """
 
     def __init__(
@@ -58,8 +60,9 @@ class SampleReport:
         mappings: Mapping[Log, LogMapping],
         topics: Mapping[Log, str],
         partitioners: Partitioners,
+        answers: Mapping[str, Answer],
     ) -> None:
-        self._maps = {log: messages_of(mapping) for log, mapping in mappings.items()}
+        self._maps = {log: messages_of(mapping, answers) for log, mapping in mappings.items()}
         self._partitioners = partitioners
         self.logs = {log: LogSample(Placement(topics[log])) for log in LOGS}
 

@@ -1,7 +1,8 @@
 """The stage before the decoder: foreign records to canonical messages, and back to dead letters."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, cast
 
 import msgspec
@@ -17,6 +18,7 @@ from evaluator.core.types.records import (
 from evaluator.mapping.document import LogMapping
 from evaluator.mapping.messages import LeftOut, messages_of
 from evaluator.mapping.record import Record
+from evaluator.mapping.schemas import Answer
 from evaluator.wire.messages.models import MAX_TIMESTAMP_MS
 from evaluator.wire.messages.staged import ColumnsT
 from evaluator.wire.messages.strict import Malformed
@@ -61,8 +63,14 @@ class Stage:
     the original record, until `restored`.
     """
 
-    def __init__(self, mapping: LogMapping, *, max_future_skew_ms: int) -> None:
-        self._messages_of = messages_of(mapping)
+    def __init__(
+        self,
+        mapping: LogMapping,
+        *,
+        max_future_skew_ms: int,
+        answers: Mapping[str, Answer] = MappingProxyType({}),
+    ) -> None:
+        self._messages_of = messages_of(mapping, answers)
         self._log: Log = mapping.log
         self.index_bits = INDEX_BITS if mapping.several else 0
         self._has_tombstones = mapping.envelope == "debezium"

@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
-from evaluator.mapping.document import BOOLEAN, INTEGER, NUMBER, TEXT, TIME, Member
+from evaluator.mapping.document import Member
+from evaluator.mapping.kinds import BOOLEAN, INTEGER, NUMBER, TEXT, TIME
 
 _PER_MS: Final = {"ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000), "s": (1_000, 1)}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -26,12 +27,14 @@ def text(value: Any) -> str:
             return str(value)
         except ValueError:  # Python limits the digits
             raise Unfit("a shorter integer") from None
+    if isinstance(value, Decimal) and value.is_finite():
+        return format(value, "f")
     raise Unfit("a text or an integer")
 
 
 def number(value: Any) -> float:
     """The nearest double."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         raise Unfit("a number")
     try:
         return float(value)
@@ -70,9 +73,11 @@ def milliseconds(value: Any, unit: str) -> int:
     times, per = _PER_MS[unit]
     if isinstance(value, str) and _DIGITS.fullmatch(value):
         value = int(value)
-    if isinstance(value, float):
-        scaled = Decimal(repr(value)) * times / per
-        return int(scaled.to_integral_value("ROUND_FLOOR"))
+    if isinstance(value, float | Decimal):
+        exact = Decimal(repr(value)) if isinstance(value, float) else value
+        if not exact.is_finite():
+            raise Unfit("a finite number")
+        return int((exact * times / per).to_integral_value("ROUND_FLOOR"))
     if isinstance(value, bool) or not isinstance(value, int):
         raise Unfit(f"a number of {unit} since 1970")
     return value * times // per

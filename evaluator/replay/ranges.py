@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from evaluator.ports import UNKNOWN_END, RangeSource
 from evaluator.wire.messages.codec import decode_judgments, decode_rankings
 from evaluator.wire.messages.staged import Stages, decoded
 from evaluator.wire.records import Records, without
+
+if TYPE_CHECKING:
+    from evaluator.mapping.schemas import Schemas
 
 Batch = RankingColumns | JudgmentColumns
 _NOT_DIGITS_OF_MS: Final = range(8, 11)
@@ -74,8 +77,8 @@ class ReadRules:
 
     A log is read from the first record at which its clock reaches `from_ms` to before the one at
     which it reaches `to_ms` (None: the ends of the log). With `features`, rankings keep their
-    features, and the levels of `segments`. `stages` map the records of foreign logs. Only `tasks`
-    are read; None: all.
+    features, and the levels of `segments`. `stages` map the records of foreign logs, with `schemas`
+    if they name any. Only `tasks` are read; None: all.
     """
 
     max_future_skew_ms: int
@@ -87,6 +90,7 @@ class ReadRules:
     skips: Skips = field(default_factory=dict)
     stages: Stages = field(default_factory=dict)
     tasks: tuple[int, ...] | None = None
+    schemas: "Schemas | None" = None
 
 
 class LogRange:

@@ -102,6 +102,7 @@ class ReplayRules:
             retention_ms=self.join.retention_ms,
             at_end=self.at_end,
             segments=self.segments,
+            schemas=None if self.read.schemas is None else self.read.schemas.saved,
         )
 
     def engine(self, task: int) -> Engine:

@@ -22,10 +22,12 @@ TOTALS: Final = "totals.json"
 SETTLED: Final = "settled.ndjson"
 WINDOWS: Final = "windows.ndjson"
 DEAD_LETTERS: Final = "dead-letters.ndjson"
+SCHEMAS: Final = "schemas.json"
 MANIFEST: Final = "manifest.json"
 
 _ALWAYS: Final = (EVALUATIONS, TOTALS, SETTLED, WINDOWS, DEAD_LETTERS)
-FILES: Final = (*_ALWAYS, ALARMS, ALARM_COMMANDS, WEIGHTS, MANIFEST)
+_DOCUMENTS: Final = frozenset({TOTALS, SCHEMAS})
+FILES: Final = (*_ALWAYS, ALARMS, ALARM_COMMANDS, WEIGHTS, SCHEMAS, MANIFEST)
 
 AtEnd = Literal["settle", "hold"]
 
@@ -70,6 +72,7 @@ class FileRules:
     at_end: AtEnd
     segments: SegmentRules = NO_SEGMENTS
     code: Code | None = None
+    schemas: Callable[[], bytes] | None = None
 
 
 class WrittenFiles(NamedTuple):
@@ -113,10 +116,13 @@ def write_files(
     if online_learning is not None:
         results.write(WEIGHTS, online_learning.lines(results, ends=ends))
         names, settings["learning"] = (*names, WEIGHTS), online_learning.settings
+    if rules.schemas is not None:
+        results.write(SCHEMAS, [rules.schemas()])
+        names = (*names, SCHEMAS)
     files = {name: results.finish(name) for name in names}
     counts = {
         **{f"{log}_read": tally.get((log, "read"), 0) for log in LOGS},
-        **{name.split(".")[0]: files[name].rows for name in names if name != TOTALS},
+        **{name.split(".")[0]: files[name].rows for name in names if name not in _DOCUMENTS},
     }
     described = [part.as_document() for part in parts]
     members: dict[str, object] = {"settings": settings, "place": None, "ranges": {}, "tasks": {}}

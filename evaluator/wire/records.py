@@ -35,6 +35,8 @@ LeaderOutput = Literal["weights", "weights-log", "alarms", "alarm-commands"]
 """Outputs of the leader. Of `weights` and `alarms` the latest record of a key counts."""
 LEADER_OUTPUTS: tuple[LeaderOutput, ...] = ("weights", "weights-log", "alarms", "alarm-commands")
 """All outputs of the leader."""
+SCHEMAS = "schemas"
+"""Schemas that foreign records name: the first record of an id counts."""
 MAX_RECORD_BYTES = 1 << 20
 """Limit of the value of a foreign record that is mapped to messages."""
 MAX_HEADER_BYTES = 16 << 10

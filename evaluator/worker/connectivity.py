@@ -9,12 +9,13 @@ from typing import Final
 
 import structlog
 
-from evaluator.ports import Sink
+from evaluator.ports import Sink, SourceUnavailable
 from evaluator.worker.monitoring import Stages
 from evaluator.worker.settings import Emission
 
 FIRST_BACKOFF_SECONDS: Final = 0.25
 LAST_BACKOFF_SECONDS: Final = 5.0
+BROKER: Final = SourceUnavailable.what
 NOT_CONNECTED: Final = "not connected yet"
 ACKNOWLEDGE_SECONDS: Final = 0.5
 STALLED_AFTER_SECONDS: Final = 3.0
@@ -33,13 +34,14 @@ class Connectivity:
 
     def __init__(self, *, max_wait_ms: int) -> None:
         self.unavailable: str | None = NOT_CONNECTED
+        self.what = BROKER
         self.caught_up_at = -inf
         self._max_wait_ms = max_wait_ms
         self._lost_at = 0.0
         self._backoff_seconds = FIRST_BACKOFF_SECONDS
 
-    def lost(self, reason: str) -> None:
-        """Marks the broker as unavailable; logged once per reason.
+    def lost(self, reason: str, what: str = BROKER) -> None:
+        """Marks the broker, or the schema registry, as unavailable; logged once per reason.
 
         An outage that begins before `caught_up_at` extends the previous one.
         """
@@ -48,8 +50,11 @@ class Connectivity:
             self._lost_at = now
         self.caught_up_at = inf
         if self.unavailable != reason:
-            log.warning("broker_unavailable", error=reason)
-        self.unavailable = reason
+            if what == BROKER:
+                log.warning("broker_unavailable", error=reason)
+            else:
+                log.warning("registry_unavailable", error=reason)
+        self.unavailable, self.what = reason, what
 
     def answered(self) -> None:
         """Marks the broker as available; logged only after an outage."""
@@ -58,7 +63,10 @@ class Connectivity:
             wait_ms = min(int((now - self._lost_at) * 1000), self._max_wait_ms)
             self.caught_up_at = now + wait_ms / 1000
         if self.unavailable not in {None, NOT_CONNECTED}:
-            log.info("broker_reached")
+            if self.what == BROKER:
+                log.info("broker_reached")
+            else:
+                log.info("registry_reached")
         self.unavailable = None
         self._backoff_seconds = FIRST_BACKOFF_SECONDS
 

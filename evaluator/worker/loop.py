@@ -105,8 +105,8 @@ class Worker:
 
     def readiness(self) -> list[str]:
         """Reasons why this worker is not ready; empty if it is."""
-        unavailable = self._connectivity.unavailable
-        reasons = [f"broker unavailable: {unavailable}"] if unavailable else []
+        unavailable, what = self._connectivity.unavailable, self._connectivity.what
+        reasons = [f"{what} unavailable: {unavailable}"] if unavailable else []
         if self.state is WorkerState.CONNECTING:
             return [*reasons, "no tasks assigned by the group yet"]
         return reasons if self.state is WorkerState.RUNNING else reasons + self._ownership.unready()
@@ -146,7 +146,7 @@ class Worker:
             try:
                 await self._turn()
             except SourceUnavailable as error:
-                self._connectivity.lost(str(error))
+                self._connectivity.lost(str(error), error.what)
                 await self._connectivity.back_off(self._stopping)
                 continue
             done = self._ownership.is_current and not self._uncommitted and self._reached_first_ends

@@ -392,6 +392,7 @@ def test_the_example_of_a_setting_is_accepted(subtests):
             example = SPECS[name].example.split(" (", maxsplit=1)[0]
             smallest = ["maturity_ms=0"] if name == "retention_ms" else []
             pairs = [("ssl_certfile", "ssl_keyfile"), ("http_tls_certfile", "http_tls_keyfile")]
+            pairs.append(("registry_username", "registry_password_file"))
             together = {one: other for pair in pairs for one, other in (pair, pair[::-1])}
             partner = [f"{together[name]}=partner.pem"] if name in together else []
             partner += ["segments=locale,device"] if name.endswith("_levels") else []

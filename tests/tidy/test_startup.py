@@ -22,7 +22,7 @@ class Source(memory.MemorySource):
         return await super().poll(partitions, **options)
 
 broker = memory.MemoryBroker(1)
-live.KafkaSource = lambda *_: Source(broker)
+live.KafkaSource = lambda *_, **__: Source(broker)
 live.KafkaSink = lambda *_, **__: memory.MemorySink(broker)
 sys.exit(main(sys.argv[1:]))
 """

@@ -15,6 +15,7 @@ from evaluator.adapters.kafka.mapping import KafkaCanonicalSink, KafkaForeignSou
 from evaluator.adapters.kafka.membership import GroupSettings
 from evaluator.adapters.kafka.partitioners import PARTITIONERS
 from evaluator.adapters.kafka.producers import write_to_weights
+from evaluator.adapters.kafka.schemas import KafkaAnswers
 from evaluator.adapters.kafka.sink import KafkaSink
 from evaluator.adapters.kafka.source import KafkaSource
 from evaluator.adapters.kafka.topic_reads import (
@@ -30,6 +31,7 @@ __all__ = [
     "Finding",
     "GroupSettings",
     "InputRetention",
+    "KafkaAnswers",
     "KafkaCanonicalSink",
     "KafkaForeignSource",
     "KafkaLeadership",

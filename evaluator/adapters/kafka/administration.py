@@ -23,7 +23,7 @@ from evaluator.adapters.kafka.errors import translated
 from evaluator.core.types.records import LOGS, Log
 from evaluator.ports import SourceUnavailable, SourceUnusable
 from evaluator.wire.outputs.sizes import ROOM_BYTES
-from evaluator.wire.records import CHECKPOINTS, LEADER_OUTPUTS, WRITTEN
+from evaluator.wire.records import CHECKPOINTS, LEADER_OUTPUTS, SCHEMAS, WRITTEN
 
 CLEANUP: Final[Mapping[str, str]] = {
     "rankings": "delete",
@@ -37,6 +37,7 @@ CLEANUP: Final[Mapping[str, str]] = {
     "weights-log": "delete",
     "alarms": "compact",
     "alarm-commands": "delete",
+    SCHEMAS: "compact",
 }
 FURTHER_SETTINGS: Final[Mapping[str, Mapping[str, str]]] = {
     # Only closed segments are compacted, and readers read all records that are left. A broker
@@ -91,6 +92,11 @@ def leader_topics(topic_prefix: str) -> dict[str, str]:
     return {name: f"{topic_prefix}{name}" for name in LEADER_OUTPUTS}
 
 
+def schema_topics(topic_prefix: str, connection: Connection) -> dict[str, str]:
+    """The full name of the topic with the schemas of records, if there are any."""
+    return {SCHEMAS: f"{topic_prefix}{SCHEMAS}"} if connection.has_schemas else {}
+
+
 def leader_group(group_id: str) -> str:
     """The group of the processes that are eligible as leader."""
     return f"{group_id}-leader"
@@ -120,14 +126,18 @@ async def plan_topics(
         SourceUnusable: no count for new inputs, or inputs whose counts differ.
         SourceUnavailable: no broker answers.
     """
-    names = {**topic_names(topic_prefix, connection), **leader_topics(topic_prefix)}
+    names = {
+        **topic_names(topic_prefix, connection),
+        **leader_topics(topic_prefix),
+        **schema_topics(topic_prefix, connection),
+    }
     async with requests(connection) as asking:
         counts = await asking.partition_counts(list(names.values()))
     wanted = _input_partitions(input_topics(topic_prefix, connection), counts, partitions)
     return [
         TopicPlan(
             full,
-            counts[full] or (1 if name in LEADER_OUTPUTS else wanted),
+            counts[full] or (1 if name in {*LEADER_OUTPUTS, SCHEMAS} else wanted),
             CLEANUP[name],
             counts[full],
             name,
@@ -293,6 +303,8 @@ def rights_to_run(
         ]
     if heartbeats:
         rights.append(Right("Write", inputs, optional="for heartbeats; without it: heartbeats=off"))
+    if schemas := tuple(schema_topics(topic_prefix, connection).values()):
+        rights += [Right("Read", schemas), Right("Write", schemas)]
     why = "to watch the retention of the inputs; without it /metrics does not have it"
     return [*rights, Right("DescribeConfigs", inputs, optional=why)]
 

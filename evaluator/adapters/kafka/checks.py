@@ -22,6 +22,7 @@ from evaluator.adapters.kafka.administration import (
     leader_topics,
     longer_retention_command,
     partitions_command,
+    schema_topics,
     topic_names,
     transactional_id,
 )
@@ -81,6 +82,7 @@ async def inspect(
     if all(finding.severity == "error" for finding in findings):
         return findings
     names = topic_names(topic_prefix, connection)
+    names |= schema_topics(topic_prefix, connection)
     if leads:
         names |= leader_topics(topic_prefix)
     try:

@@ -93,8 +93,9 @@ class Connection:
 
     `bootstrap` is HOST:PORT[,HOST:PORT]. Files are read for every connection, so a renewed
     certificate or password is used without a restart. `inputs` are the names of the inputs that do
-    not have the default ones; the records of those in `mapped` are of foreign formats. `needed` are
-    all topics of the process: an error about a missing one names all missing ones.
+    not have the default ones; the records of those in `mapped` are of foreign formats, and with
+    `has_schemas` some of them name schemas. `needed` are all topics of the process: an error about
+    a missing one names all missing ones.
     """
 
     bootstrap: str
@@ -108,6 +109,7 @@ class Connection:
     inputs: tuple[tuple[Log, str], ...] = ()
     mapped: frozenset[Log] = frozenset()
     needed: tuple[str, ...] = ()
+    has_schemas: bool = False
 
     def arguments(self) -> dict[str, Any]:
         """The arguments of every client of aiokafka. Raises SourceUnusable for unusable files."""

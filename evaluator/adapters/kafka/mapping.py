@@ -12,7 +12,7 @@ from evaluator.adapters.kafka.partitioners import of_murmur2
 from evaluator.adapters.kafka.sink import KafkaSink
 from evaluator.adapters.kafka.source import KafkaSource
 from evaluator.core.types.records import Log
-from evaluator.ports import Partition, Progress, SourceUnusable
+from evaluator.ports import Partition, Prepare, Progress, SourceUnusable
 from evaluator.wire.records import Output
 
 
@@ -24,6 +24,7 @@ class KafkaForeignSource(KafkaSource):
         group: the mapping group.
         topics: the foreign topics, of any partition counts.
         written: the canonical topics.
+        prepare: see `KafkaSource`.
     """
 
     def __init__(
@@ -32,8 +33,9 @@ class KafkaForeignSource(KafkaSource):
         group: GroupSettings,
         topics: Mapping[Log, str],
         written: Mapping[Log, str],
+        prepare: Prepare | None = None,
     ) -> None:
-        super().__init__(connection, group, topics)
+        super().__init__(connection, group, topics, prepare)
         self._written = written
 
     async def _equal_partitions(self) -> int:

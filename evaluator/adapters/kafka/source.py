@@ -35,7 +35,14 @@ from evaluator.adapters.kafka.topic_reader import PartitionReader, input_setting
 from evaluator.adapters.kafka.topic_reads import read_checkpoints, read_records_at
 from evaluator.core.types.records import Log
 from evaluator.core.types.skips import OffsetRange
-from evaluator.ports import Assignment, Committed, Partition, Place, SourceUnavailable
+from evaluator.ports import (
+    Assignment,
+    Committed,
+    Partition,
+    Place,
+    Prepare,
+    SourceUnavailable,
+)
 from evaluator.wire.records import CHECKPOINTS, Records
 
 FETCH_BYTES: Final = 32 * 1024 * 1024
@@ -53,7 +60,8 @@ class KafkaSource(PartitionReader):
     continue where `poll` left them, new ones wait for `seek`. A task counts as new if an
     assignment without it could be read before.
 
-    `poll` raises SourceUnusable if the next record has expired, the partition counts have changed,
+    With *prepare*, records are delivered after it has returned, and read again if it raises. `poll`
+    raises SourceUnusable if the next record has expired, the partition counts have changed,
     or a right is missing.
     """
 
@@ -62,8 +70,10 @@ class KafkaSource(PartitionReader):
         connection: Connection,
         group: GroupSettings,
         topics: Mapping[Log, str] | None = None,
+        prepare: Prepare | None = None,
     ) -> None:
         super().__init__(connection)
+        self._prepare = prepare
         self._group = group
         self._topics = topics or input_topics(group.topic_prefix, connection)
         self._logs: dict[str, Log] = {topic: log for log, topic in self._topics.items()}
@@ -219,14 +229,23 @@ class KafkaSource(PartitionReader):
             if each in self._member.assigned and self.ends.get(each, 0) > position
         ]
         self._open_only(consumer, self._member.assigned, (*wanted, *ahead))
+        before = {each: self.positions[each] for each in wanted}
         found = await self._read(consumer, wanted, max_records, deadline, changed)
-        return [
+        batches = [
             records_of(
                 *(self._logs[each.topic], each, fetched.rows, fetched.next_offset),
                 is_mapped=self._logs[each.topic] in self._connection.mapped,
             )
             for each, fetched in found.items()
         ]
+        if self._prepare is not None and batches:
+            try:
+                await self._prepare(batches)
+            except BaseException:
+                for each in filter(self._may_read, found):  # they are read again
+                    self.seek((self._logs[each.topic], each.partition), before[each])
+                raise
+        return batches
 
     def _may_read(self, partition: TopicPartition) -> bool:
         return self._member.may_read(partition)

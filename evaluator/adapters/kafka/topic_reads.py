@@ -23,7 +23,7 @@ from evaluator.adapters.kafka.topic_reader import (
 )
 from evaluator.core.types.records import LOGS, Log
 from evaluator.core.types.skips import Skips, covered
-from evaluator.ports import Partition, Place, SourceUnusable
+from evaluator.ports import Partition, Place, Prepare, SourceUnusable
 from evaluator.wire.records import CHECKPOINTS, LeaderOutput, Output, OutputRecord, Records
 from evaluator.wire.state.checkpoint import CheckpointSets
 
@@ -191,8 +191,10 @@ class KafkaRange:
         skips: Skips | None = None,
         may_differ: bool = False,
         bounds: Mapping[Partition, tuple[int, int]] | None = None,
+        prepare: Prepare | None = None,
     ) -> None:
         self._pinned = bounds or {}
+        self._prepare = prepare
         self.counts: dict[Log, int] = {}
         self.place: Place | None = None
         self._may_differ = may_differ
@@ -259,6 +261,8 @@ class KafkaRange:
                 records = records_of(log, named, rows, next_offset, is_mapped=is_mapped)
                 if records.next_offset > end:
                     records = records.rows(records.offsets < end, end)
+                if self._prepare is not None:
+                    await self._prepare([records])
                 if len(records) or records.next_offset >= end:
                     yield records
         finally:

@@ -51,6 +51,7 @@ QUERY_MEMBERS: Final = (
 )
 DEAD_LETTER_REASONS: Final = (
     *("oversize", "decode", "schema", "version", "limit", "non_finite", "future", "mapping"),
+    "registry",
     *("late", "orphan", "conflicting", "over_limit"),
     OVERSIZE_OUTPUT,
 )

@@ -21,6 +21,7 @@ from evaluator.wire.outputs.sizes import MAX_OFFERED_BYTES, MAX_OUTPUT_BYTES
 
 Reason = Literal[
     "oversize", "decode", "schema", "version", "limit", "non_finite", "future", "mapping",
+    "registry",
     "late", "orphan", "conflicting", "over_limit", "oversize_output",
 ]  # fmt: skip
 Count = Annotated[int, Field(ge=0)]

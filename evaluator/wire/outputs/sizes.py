@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from evaluator.wire.canonical import encode_document
 from evaluator.wire.outputs.rows import OutputRows
-from evaluator.wire.records import KEPT_BYTES, MAX_MESSAGE_BYTES, Output, OutputRecord
+from evaluator.wire.records import KEPT_BYTES, MAX_MESSAGE_BYTES, SCHEMAS, Output, OutputRecord
 from evaluator.wire.state.checkpoint import PART_BYTES
 from evaluator.wire.weights.checksum import MAX_WEIGHTS_BYTES
 
@@ -36,6 +36,7 @@ ROOM_BYTES: Final[Mapping[str, int]] = {
     "weights-log": MAX_WEIGHTS_BYTES,
     "alarms": _BATCH_BYTES,
     "alarm-commands": _BATCH_BYTES,
+    SCHEMAS: _BATCH_BYTES,
 }
 """The least `max.message.bytes` of each output topic: its largest record, and a batch of others."""
 

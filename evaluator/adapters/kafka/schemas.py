@@ -1,0 +1,98 @@
+"""The topic of the schemas that records name: the recorded answers of registries."""
+
+import uuid
+from collections.abc import Mapping
+
+import msgspec
+
+from evaluator.adapters.kafka.administration import schema_topics
+from evaluator.adapters.kafka.clients import close, existing_counts, start_producer
+from evaluator.adapters.kafka.connection import Connection
+from evaluator.adapters.kafka.errors import translated
+from evaluator.adapters.kafka.topic_reader import TopicReader
+from evaluator.mapping.schemas import Answer
+from evaluator.ports import SourceUnusable
+from evaluator.wire.records import SCHEMAS
+
+
+class _Key(msgspec.Struct):
+    """The key of an answer; `record` makes it unique, so that compaction keeps the first one."""
+
+    registry: str
+    id: str
+    record: str
+
+
+class KafkaAnswers:
+    """Implements `evaluator.mapping.schemas.AnswerLog`.
+
+    Args:
+        connection: the brokers.
+        topic_prefix: precedes the name of the topic.
+        registry: its address; answers of others are ignored.
+        may_be_missing: a missing topic counts as empty.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        topic_prefix: str = "",
+        registry: str,
+        may_be_missing: bool = False,
+    ) -> None:
+        self._connection = connection
+        self._topic = schema_topics(topic_prefix, connection)[SCHEMAS]
+        self._registry = registry
+        self._may_be_missing = may_be_missing
+        self._next_offset: int | None = None
+
+    async def read(self) -> list[tuple[str, Answer]]:
+        """The answers since the last call, in order. Raises SourceUnavailable, SourceUnusable."""
+        if self._next_offset is None:
+            required, optional = [self._topic], list[str]()
+            if self._may_be_missing:
+                required, optional = optional, required
+            counts = await existing_counts(self._connection, required, optional=optional)
+            if not counts[self._topic]:
+                return []
+        found: list[tuple[str, Answer]] = []
+        reader = TopicReader(self._connection, self._topic)
+        try:
+            if self._next_offset is None:
+                await reader.begin((0,))
+            else:
+                reader.seek(0, self._next_offset)
+            next_offset = self._next_offset
+            async for row in reader.rest((0,)):
+                next_offset = row.offset + 1
+                try:
+                    key = msgspec.json.decode(row.key or b"", type=_Key)
+                    answer = msgspec.json.decode(row.value or b"", type=Answer)
+                except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                    raise SourceUnusable(
+                        f"The record at offset {row.offset} of {self._topic} cannot be read "
+                        f"({error}). Only evaluators of this version may write to this topic; "
+                        "delete it with its records if no other helps: schemas are then asked for "
+                        "again."
+                    ) from None
+                if key.registry == self._registry:
+                    found.append((key.id, answer))
+            self._next_offset = next_offset
+        finally:
+            await reader.close()
+        return found
+
+    async def append(self, answers: Mapping[str, Answer]) -> None:
+        """Writes answers. Raises SourceUnavailable, SourceUnusable."""
+        producer = await start_producer(self._connection)
+        try:
+            with translated(f"writing to {self._topic}"):
+                for schema_id, answer in answers.items():
+                    key = _Key(self._registry, schema_id, uuid.uuid4().hex)
+                    encoded = msgspec.json.encode(key), msgspec.json.encode(answer)
+                    await producer.send_and_wait(
+                        self._topic, encoded[1], key=encoded[0], partition=0
+                    )
+        finally:
+            await close(producer)

@@ -1,0 +1,185 @@
+"""A schema registry over HTTP, with the API of Confluent, which Apicurio and Redpanda have too."""
+
+import ssl
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from evaluator.mapping.schemas import MAX_SCHEMA_BYTES, Answer
+from evaluator.ports import RegistryUnavailable
+from evaluator.secret_files import MAX_PEM_BYTES, read_secret
+
+TIMEOUT_SECONDS: Final = 10.0
+"""Time of one request."""
+MAX_ANSWER_BYTES: Final = 1 << 20
+MAX_REFERENCES: Final = 100
+"""Most schemas that a schema refers to, each through the others too."""
+UNKNOWN: Final = frozenset({40402, 40403})
+"""Error codes of a registry that has no such version or schema; any other 404 may be a proxy's."""
+
+_Document = Mapping[str, Any]
+
+
+class SchemaRegistry:
+    """Answers of a registry. Files are read for every request, so they may change.
+
+    Args:
+        url: of its API; that of Apicurio ends in /apis/ccompat/v7.
+        username: with the password in *password_file*; None: no login.
+        password_file: has the password and nothing else.
+        cafile: PEM file of the trusted authorities; None: those of the system.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        username: str | None = None,
+        password_file: str | None = None,
+        cafile: str | None = None,
+    ) -> None:
+        self.url = url
+        self._username = username
+        self._password_file = password_file
+        self._cafile = cafile
+
+    async def answer(self, schema_id: str) -> Answer:
+        """The schema of an id, a number or a GUID. Raises RegistryUnavailable."""
+        kind = "ids" if schema_id.isdecimal() else "guids"
+        connector = aiohttp.TCPConnector(ssl=self._tls(), force_close=True)
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
+        async with aiohttp.ClientSession(
+            connector=connector, timeout=timeout, headers=self._login()
+        ) as session:
+            asking = _Asking(session, self.url)
+            try:
+                found = await asking.document(f"schemas/{kind}/{schema_id}")
+                if found is None:
+                    return Answer(refused="is unknown to the registry")
+                references = await asking.references(found)
+            except _Refused as refused:
+                return Answer(refused=str(refused))
+        answer = Answer(found.get("schemaType") or "AVRO", found["schema"], references)
+        if answer.size_bytes > MAX_SCHEMA_BYTES:
+            return Answer(refused=f"has more than {MAX_SCHEMA_BYTES} bytes")
+        return answer
+
+    def _login(self) -> dict[str, str]:
+        if self._username is None or self._password_file is None:
+            return {}
+        try:
+            password = read_secret(self._password_file).rstrip(b"\r\n")
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise RegistryUnavailable(f"registry_password_file cannot be read: {why}.") from None
+        login = b64encode(self._username.encode() + b":" + password).decode()
+        return {"Authorization": f"Basic {login}"}
+
+    def _tls(self) -> ssl.SSLContext | bool:
+        if self._cafile is None:
+            return True
+        try:
+            authorities = read_secret(self._cafile, most=MAX_PEM_BYTES).decode("ascii")
+            return ssl.create_default_context(cadata=authorities)
+        except (OSError, ValueError) as error:  # an SSLError is an OSError
+            raise RegistryUnavailable(
+                f"registry_cafile {self._cafile} cannot be used: {error}."
+            ) from None
+
+
+class _Refused(Exception):
+    """A schema that is not used; the text has the reason."""
+
+
+class _Asking:
+    """The requests for one id."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self._session = session
+        self._url = url
+
+    async def document(self, path: str) -> _Document | None:
+        """The answer with a schema; None if there is none. Raises RegistryUnavailable."""
+        try:
+            url = URL(f"{self._url}/{path}", encoded=True)
+            async with self._session.get(url, allow_redirects=False) as answer:
+                body = await answer.content.read(MAX_ANSWER_BYTES + 1)
+                while not answer.content.at_eof() and len(body) <= MAX_ANSWER_BYTES:
+                    body += await answer.content.read(MAX_ANSWER_BYTES + 1 - len(body))
+                status = answer.status
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            why = "no answer in time" if isinstance(error, TimeoutError) else error
+            raise RegistryUnavailable(f"{self._url} does not answer: {why}.") from None
+        if len(body) > MAX_ANSWER_BYTES:
+            if status == 200:
+                raise _Refused(f"has more than {MAX_SCHEMA_BYTES} bytes")
+            body = b""
+        return self._read(status, body)
+
+    def _read(self, status: int, body: bytes) -> _Document | None:
+        try:
+            found = msgspec.json.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            found = {}
+        if status == 404 and found.get("error_code") in UNKNOWN:
+            return None
+        if status in {401, 403}:
+            raise RegistryUnavailable(
+                f"{self._url} refuses the login ({status}). Check registry_username and "
+                "registry_password_file."
+            )
+        is_schema = isinstance(found.get("schema"), str)
+        is_schema &= isinstance(found.get("schemaType"), str | None)
+        if status != 200 or not is_schema:
+            what = f"with {status}" if status != 200 else "without a schema"
+            raise RegistryUnavailable(
+                f"{self._url} answers {what}, as no schema registry does. Check `registry`."
+            )
+        return found
+
+    async def references(self, document: _Document) -> tuple[tuple[str, str], ...]:
+        """The schemas that a schema refers to, each after its own. Raises _Refused."""
+        found: dict[str, str] = {}
+        opened: set[tuple[str, str, int]] = set()
+
+        async def add(referring: _Document) -> None:
+            for each in _references_in(referring):
+                if each in opened:
+                    continue
+                opened.add(each)
+                if len(opened) > MAX_REFERENCES:
+                    raise _Refused(f"refers to more than {MAX_REFERENCES} schemas")
+                name, subject, version = each
+                path = f"subjects/{quote(subject, safe='')}/versions/{version}"
+                inner = await self.document(path)
+                if inner is None:
+                    raise _Refused("refers to a schema that is unknown to the registry")
+                await add(inner)
+                found[name] = inner["schema"]
+                if sum(map(len, found.values())) > MAX_SCHEMA_BYTES:
+                    raise _Refused(f"has more than {MAX_SCHEMA_BYTES} bytes")
+
+        await add(document)
+        return tuple(found.items())
+
+
+def _references_in(document: _Document) -> list[tuple[str, str, int]]:
+    """Name, subject and version of each reference. Raises _Refused."""
+    rows = document.get("references") or []
+    try:
+        references = [(row["name"], row["subject"], row["version"]) for row in rows]
+    except (TypeError, KeyError):
+        references = [("", "", -1)]
+    for name, subject, version in references:
+        if not (isinstance(name, str) and isinstance(subject, str) and isinstance(version, int)):
+            raise _Refused("has references that cannot be read")
+        if version < 1:
+            raise _Refused("has references that cannot be read")
+    return references

@@ -1,0 +1,122 @@
+"""Avro: a schema to a decoder of records. Schemas are of others, so all that they cost is bounded.
+
+A record has at most MAX_RECORD_BYTES, and each of its values takes at least one byte: types that
+take none are refused but as branches of unions. Recursive types are refused, because the library
+follows them on the stack of C. Times, dates and UUIDs stay the numbers and texts that they are
+written as; decimals are exact.
+"""
+
+from collections.abc import Callable
+from io import BytesIO
+from typing import Any, Final
+
+import msgspec
+
+from evaluator.mapping.schemas import Answer, SchemaUnusable
+from evaluator.wire.messages.strict import Malformed
+from evaluator.wire.reading import MAX_NESTING, too_deep
+
+MAX_SCALE: Final = 100
+"""Most digits after the point of a decimal."""
+_KEPT: Final = ("name", "namespace", "symbols", "size", "precision", "scale")
+_INNER: Final = ("type", "items", "values")
+
+
+def compiled(answer: Answer) -> Callable[[bytes], Any]:
+    """The decoder of a schema. Raises SchemaUnusable."""
+    from fastavro import parse_schema, schemaless_reader  # noqa: PLC0415 - of an extra
+
+    if answer.kind != "AVRO":
+        raise SchemaUnusable(f"is of type {answer.kind}, not AVRO")
+    names: dict[str, Any] = {}
+    parsed: Any = None
+    try:
+        for _, text in (*answer.references, ("", answer.schema)):
+            if too_deep(text.encode()):
+                raise SchemaUnusable(f"nested more than {MAX_NESTING} deep")
+            parsed = parse_schema(_cleaned(msgspec.json.decode(text)), names)
+    except SchemaUnusable:
+        raise
+    except Exception as error:  # any error of the library is that of the schema
+        raise SchemaUnusable("is no schema of Avro") from error
+    _Bounds(names).require(parsed)
+
+    def decode(payload: bytes) -> Any:
+        stream = BytesIO(payload)
+        try:
+            found = schemaless_reader(stream, parsed, None)
+        except EOFError:
+            return Malformed("decode", "the record ends too early")
+        except Exception:  # noqa: BLE001  # any error of the library is that of the record
+            return Malformed("decode", "the bytes are no record of it")
+        if n_left := len(payload) - stream.tell():
+            return Malformed("decode", f"{n_left} bytes follow the record")
+        return found
+
+    return decode
+
+
+def _cleaned(schema: Any) -> Any:
+    """A schema with the members that decoding needs; of logical types decimals remain."""
+    if isinstance(schema, list):
+        return [_cleaned(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {name: schema[name] for name in _KEPT if name in schema}
+    kept |= {name: _cleaned(schema[name]) for name in _INNER if name in schema}
+    if isinstance(schema.get("fields"), list):
+        kept["fields"] = [_cleaned(each) for each in schema["fields"]]
+    if schema.get("logicalType") == "decimal" and schema.get("type") in {"bytes", "fixed"}:
+        scale = schema.get("scale", 0)
+        if not isinstance(scale, int) or not 0 <= scale <= MAX_SCALE:
+            raise SchemaUnusable(f"a decimal has a scale beyond {MAX_SCALE}")
+        kept["logicalType"] = "decimal"
+    return kept
+
+
+class _Bounds:
+    """Refuses what a record of a schema could cost too much with."""
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        self._names = names
+        self._heights: dict[str, int] = {}
+        self._open: set[str] = set()
+
+    def require(self, schema: Any) -> None:
+        """Raises SchemaUnusable."""
+        self._height(schema, 0, may_be_empty=True)
+
+    def _height(self, schema: Any, depth: int, *, may_be_empty: bool = False) -> int:
+        """How deep values nest below this one."""
+        if depth > MAX_NESTING:
+            raise SchemaUnusable(f"nested more than {MAX_NESTING} deep")
+        if isinstance(schema, list):
+            inner = [self._height(each, depth + 1, may_be_empty=True) for each in schema]
+            return 1 + max(inner, default=0)
+        kind = schema["type"] if isinstance(schema, dict) else schema
+        if isinstance(schema, dict) and isinstance(kind, dict | list):
+            return self._height(kind, depth + 1, may_be_empty=may_be_empty)
+        if kind in self._names or (isinstance(schema, dict) and "name" in schema):
+            return self._of_named(schema, kind, depth, may_be_empty)
+        if kind == "null" and not may_be_empty:
+            raise SchemaUnusable("has a null outside of a union")
+        if isinstance(schema, dict) and kind in {"array", "map"}:
+            return 1 + self._height(schema["items" if kind == "array" else "values"], depth + 1)
+        return 0
+
+    def _of_named(self, schema: Any, kind: str, depth: int, may_be_empty: bool) -> int:
+        name = schema["name"] if isinstance(schema, dict) and "name" in schema else kind
+        schema = self._names.get(name, schema)
+        if name in self._open:
+            raise SchemaUnusable(f"{name} is recursive, which is not supported")
+        takes_none = not schema.get("fields", True) or schema.get("size") == 0
+        if takes_none and not may_be_empty:
+            raise SchemaUnusable(f"{name} takes no bytes outside of a union")
+        if name not in self._heights:
+            self._open.add(name)
+            inner = [self._height(each["type"], depth + 1) for each in schema.get("fields", ())]
+            self._open.discard(name)
+            self._heights[name] = 1 + max(inner, default=0)
+        if depth + self._heights[name] > MAX_NESTING:
+            raise SchemaUnusable(f"nested more than {MAX_NESTING} deep")
+        return self._heights[name]

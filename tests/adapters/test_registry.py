@@ -1,0 +1,124 @@
+"""The client of a schema registry: faults, limits, the login."""
+
+import pytest
+
+from evaluator.adapters import registry as adapter
+from evaluator.adapters.registry import MAX_REFERENCES, SchemaRegistry
+from evaluator.mapping.schemas import MAX_SCHEMA_BYTES
+from evaluator.ports import RegistryUnavailable
+from tests.mapping.registry import FakeRegistry
+
+
+@pytest.fixture
+def fake():
+    with FakeRegistry() as registry:
+        yield registry
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        (500, "answers with 500"),
+        (503, "answers with 503"),
+        (429, "answers with 429"),
+        (302, "answers with 302"),
+        (404, "answers with 404"),  # of a proxy, or a wrong path: no code of a registry
+        (401, "refuses the login"),
+        (403, "refuses the login"),
+        ("garbage", "answers without a schema"),
+        ("reset", "does not answer"),
+        ("slow", "no answer in time"),
+    ],
+)
+async def test_a_fault_of_the_registry_is_no_answer(fake, fault, text, monkeypatch):
+    monkeypatch.setattr(adapter, "TIMEOUT_SECONDS", 0.3 if fault == "slow" else 20.0)
+    number, fake.fault = fake.register("a", '"int"'), fault
+    with pytest.raises(RegistryUnavailable, match=text):
+        await SchemaRegistry(fake.url).answer(str(number))
+    fake.fault = None
+    monkeypatch.setattr(adapter, "TIMEOUT_SECONDS", 20.0)
+    assert (await SchemaRegistry(fake.url).answer(str(number))).schema == '"int"'
+
+
+async def test_a_registry_that_is_not_there(fake):
+    with pytest.raises(RegistryUnavailable, match="does not answer"):
+        await SchemaRegistry("http://127.0.0.1:1").answer("1")
+    with pytest.raises(RegistryUnavailable, match="does not answer"):
+        await SchemaRegistry(fake.url.replace("http", "https")).answer("1")
+
+
+@pytest.mark.parametrize(
+    "document",
+    [{}, {"schema": 1}, {"schema": "x", "schemaType": []}, [], {"schema": None}],
+)
+async def test_an_answer_without_a_schema_is_a_fault(fake, document):
+    fake.schemas["1"] = document
+    with pytest.raises(RegistryUnavailable, match="answers without a schema"):
+        await SchemaRegistry(fake.url).answer("1")
+
+
+async def test_a_schema_has_a_limit(fake):
+    most = "x" * MAX_SCHEMA_BYTES
+    for text, refused in ((most, ""), (most + "x", "bytes"), ("x" * (2 << 20), "bytes")):
+        answer = await SchemaRegistry(fake.url).answer(str(fake.register("a", text)))
+        assert (refused in answer.refused, bool(answer.schema)) == (True, not refused)
+
+
+@pytest.mark.parametrize(
+    ("reference", "text"),
+    [
+        ({"name": "b", "subject": "b", "version": 1}, "unknown"),
+        ({"name": "b", "subject": "../../x?y", "version": 1}, "unknown"),
+        ({"name": "b", "subject": "b", "version": "latest"}, "cannot be read"),
+        ({"name": "b", "subject": "b", "version": -1}, "cannot be read"),
+        ({"name": "b"}, "cannot be read"),
+        (7, "cannot be read"),
+    ],
+)
+async def test_references_that_cannot_be_followed_refuse_the_schema(fake, reference, text):
+    number = fake.register("a", '"int"', references=[reference])
+    assert text in (await SchemaRegistry(fake.url).answer(str(number))).refused
+    assert len(fake.asked) <= 2
+
+
+async def test_references_are_followed_once_also_in_a_circle(fake):
+    first = {"name": "a", "subject": "a", "version": 1}
+    number = fake.register("a", '"int"', references=[{"name": "b", "subject": "b", "version": 1}])
+    fake.register("b", '"long"', references=[first])
+    answer = await SchemaRegistry(fake.url).answer(str(number))
+    assert answer.references == (("a", '"int"'), ("b", '"long"'))
+
+
+async def test_references_have_a_limit(fake):
+    for n in range(MAX_REFERENCES + 1):
+        reference = {"name": f"s{n}", "subject": f"s{n}", "version": 1}
+        fake.register(f"s{n + 1}", '"int"', references=[reference])
+    fake.register("s0", '"int"')
+    answer = await SchemaRegistry(fake.url).answer(str(MAX_REFERENCES))
+    assert (len(answer.references), answer.refused) == (MAX_REFERENCES, "")
+    answer = await SchemaRegistry(fake.url).answer(str(MAX_REFERENCES + 1))
+    assert answer.refused == "refers to more than 100 schemas"
+
+
+async def test_the_login_is_read_at_every_request(fake, tmp_path):
+    fake.login = ("shop", "pass:word")
+    number = str(fake.register("a", '"int"'))
+    file = tmp_path / "password"
+    registry = SchemaRegistry(fake.url, username="shop", password_file=str(file))
+    with pytest.raises(RegistryUnavailable, match="registry_password_file cannot be read"):
+        await registry.answer(number)
+    file.write_text("wrong")
+    with pytest.raises(RegistryUnavailable, match="refuses the login") as refused:
+        await registry.answer(number)
+    assert "wrong" not in str(refused.value)
+    file.write_text("pass:word\n")
+    assert (await registry.answer(number)).schema == '"int"'
+
+
+async def test_authorities_that_cannot_be_used(fake, tmp_path):
+    file = tmp_path / "ca.pem"
+    for text in (None, "no certificate"):
+        if text is not None:
+            file.write_text(text)
+        with pytest.raises(RegistryUnavailable, match="registry_cafile"):
+            await SchemaRegistry("https://localhost:1", cafile=str(file)).answer("1")

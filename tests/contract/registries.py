@@ -1,0 +1,44 @@
+"""What every schema registry promises; each suite has a fixture `registry` that has one.
+
+A fixture has `url`, and `register(subject, schema, kind, references)`, which gives the id.
+"""
+
+import json
+
+from evaluator.adapters.registry import SchemaRegistry
+
+ITEM = '{"type":"record","name":"Item","namespace":"shop","fields":[{"name":"sku","type":"long"}]}'
+LIST = (
+    '{"type":"record","name":"List","namespace":"shop","fields":'
+    '[{"name":"items","type":{"type":"array","items":"shop.Item"}}]}'
+)
+
+
+class RegistryContract:
+    """The answers of a registry."""
+
+    async def test_the_schema_of_an_id(self, registry):
+        number = registry.register("items", ITEM)
+        answer = await SchemaRegistry(registry.url).answer(str(number))
+        assert (answer.kind, json.loads(answer.schema)) == ("AVRO", json.loads(ITEM))
+        assert (answer.references, answer.refused) == ((), "")
+
+    async def test_schemas_come_with_those_that_they_refer_to(self, registry):
+        registry.register("items", ITEM)
+        reference = {"name": "shop.Item", "subject": "items", "version": 1}
+        number = registry.register("lists", LIST, "AVRO", [reference])
+        answer = await SchemaRegistry(registry.url).answer(str(number))
+        assert json.loads(answer.schema) == json.loads(LIST)
+        ((name, text),) = answer.references
+        assert (name, json.loads(text)) == ("shop.Item", json.loads(ITEM))
+
+    async def test_an_unknown_id_is_an_answer(self, registry):
+        answer = await SchemaRegistry(registry.url).answer("4000000000")
+        assert answer.refused == "is unknown to the registry"
+
+    async def test_kinds_are_told_apart(self, registry):
+        text = 'syntax = "proto3"; message Item { int64 sku = 1; }'
+        number = registry.register("proto", text, "PROTOBUF")
+        assert (await SchemaRegistry(registry.url).answer(str(number))).kind == "PROTOBUF"
+        number = registry.register("json", '{"type":"object"}', "JSON")
+        assert (await SchemaRegistry(registry.url).answer(str(number))).kind == "JSON"

@@ -1,0 +1,219 @@
+"""Framed topics on a real broker: a registry that is away or wrong, restarts, replays."""
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+
+from evaluator.cli import main
+from tests.kafka.broker import free_ports
+from tests.kafka.process import Worker
+from tests.kafka.test_mapping import create, dead_letters
+from tests.mapping.framed_world import CLICK, MAPPING, NOW_MS, SERP, without_places, world
+from tests.mapping.registry import FakeRegistry, avro
+from tests.tidy.tree import ROOT
+from tests.waiting import PATIENCE_SECONDS
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+def registry():
+    with FakeRegistry() as fake:
+        yield fake
+
+
+async def send_all(bootstrap, rows):
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
+        sent = [
+            await producer.send(topic, value, b"k", partition=partition)
+            for topic, partition, value in rows
+        ]
+        await asyncio.gather(*sent)
+
+
+def filled(kafka, prefix, registry, extra=()):
+    """Framed topics and their canonical twins; the numbers of both schemas."""
+    serp, click = json.dumps(SERP), json.dumps(CLICK)
+    numbers = registry.register("serps-value", serp), registry.register("clicks-value", click)
+    serps, clicks = world()
+    rows = []
+    for log, foreign, schema, number, records in (
+        ("rankings", "serps", serp, numbers[0], serps),
+        ("judgments", "clicks", click, numbers[1], clicks),
+    ):
+        for partition, record, canonical in records:
+            rows.append((f"{prefix}{foreign}", partition, avro(number, schema, record)))
+            if canonical is not None:
+                rows.append((f"{prefix}twin-{log}", partition, json.dumps(canonical).encode()))
+    rows += [(f"{prefix}serps", 0, value) for value in extra]
+    counts = {
+        f"{prefix}{name}": 2 for name in ("serps", "clicks", "twin-rankings", "twin-judgments")
+    }
+    asyncio.run(create(kafka, counts))
+    asyncio.run(send_all(kafka.bootstrap, rows))
+    return len(serps), len(clicks), sum(row is not None for *_, row in clicks)
+
+
+async def schemas_of(bootstrap, topic):
+    consumer = AIOKafkaConsumer(topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest")
+    await consumer.start()
+    rows = []
+    while batch := await consumer.getmany(timeout_ms=2_000):
+        rows += [row for each in batch.values() for row in each]
+    await consumer.stop()
+    return [(json.loads(row.key)["id"], json.loads(row.value)) for row in rows]
+
+
+def test_framed_topics_are_evaluated_as_their_canonical_twin(
+    kafka, registry, topic_prefix, tmp_path, capsys
+):
+    garbage = [
+        b'{"a":1}',
+        b"\x00\x00\x00\x00\x63late",
+        b"\x00\x00\x00\x00\x01\xff",
+        b"\x03\x00" + b"x" * 30,
+    ]
+    n_serps, n_clicks, n_judgments = filled(kafka, topic_prefix, registry, garbage)
+    mapping = tmp_path / "m.toml"
+    mapping.write_text(MAPPING.format(prefix=topic_prefix, format="avro", url=registry.url))
+    source, of_test = f"--source=kafka://{kafka.bootstrap}", [f"--set=topic_prefix={topic_prefix}"]
+    framed = [source, *of_test, f"--mapping={mapping}"]
+    assert main(["topics", "create", source, *of_test, f"--set=mapping={mapping}"]) == 0
+    assert f"created {topic_prefix}schemas" in capsys.readouterr().out
+    assert main(["check", *framed]) == 0
+    found = capsys.readouterr().out
+    assert f"--operation Write --topic {topic_prefix}schemas" in found
+    assert "4 of " in found  # dead letters in the sample
+    assert main(["mapping", "try", *framed, "--sample=400"]) == 5
+    assert "registry: schema 99: is unknown to the registry" in capsys.readouterr().out
+
+    registry.fault = 503
+    flags = {"mapping": mapping, "group_id": topic_prefix, "retention_ms": 3_600_000}
+    worker = Worker(tmp_path, kafka.bootstrap, topic_prefix, "--until-end", **flags)
+    worker.eventually(lambda: "schema registry unavailable" in worker.until_away())
+    assert worker.events("registry_unavailable")
+    assert worker.totals.get("ledger", {}).get("rankings", {}).get("read", 0) == 0
+    registry.fault = None
+    assert worker.wait() == 0, worker.err
+    assert worker.events("registry_reached")
+    recorded = asyncio.run(schemas_of(kafka.bootstrap, f"{topic_prefix}schemas"))
+    assert sorted(each for each, _ in recorded) == ["1", "2", "99"]
+    letters = asyncio.run(dead_letters(kafka.bootstrap, f"{topic_prefix}dead-letters", 4))
+    headers = [dict(each.headers) for each in letters]
+    assert sorted(each["reason"] for each in headers) == [b"decode"] * 2 + [b"registry"] * 2
+    assert {each.value for each in letters} == set(garbage)
+
+    out = tmp_path / "out"
+    replay = ["replay", *framed, "--at-end=hold", "--set=retention_ms=3600000"]
+    registry.register("late", '"int"')
+    registry.schemas["99"] = registry.schemas["1"]  # too late: its first answer counts
+    assert main([*replay, f"--out={out}"]) == 0
+    replayed = json.loads((out / "totals.json").read_text())
+    ledger = replayed["ledger"]
+    assert ledger["rankings"]["malformed"] == 4
+    assert ledger["rankings"]["open"] + ledger["rankings"]["duplicate"] == n_serps
+    assert (ledger["judgments"]["read"], ledger["judgments"]["left_out"]) == (
+        n_clicks, n_clicks - n_judgments,
+    )  # fmt: skip
+    capsys.readouterr()
+    settings = [f"--set=mapping={mapping}", f"--set=group_id={topic_prefix}"]
+    assert main(["totals", source, *of_test, *settings, "--set=retention_ms=3600000"]) == 0
+    live = json.loads(capsys.readouterr().out)
+    assert (live["ledger"], live["totals"]) == (ledger, replayed["totals"])
+
+    twin = ["replay", source, f"--set=topic_prefix={topic_prefix}twin-", "--at-end=hold"]
+    assert main([*twin, f"--out={tmp_path / 'twin'}", "--set=retention_ms=3600000"]) == 0
+    assert without_places(out) == without_places(tmp_path / "twin")
+    assert without_places(out)[0]
+
+    manifest = json.loads((out / "manifest.json").read_text())
+    saved = out / "schemas.json"
+    assert manifest["files"]["schemas.json"]["bytes"] == saved.stat().st_size
+    registry.fault = 500
+    again = tmp_path / "again"
+    elsewhere = [f"--set=topic_prefix={topic_prefix}"]
+    assert main([*replay, *elsewhere, f"--schemas={saved}", f"--out={again}"]) == 0
+    assert json.loads((again / "manifest.json").read_text())["chain"] == manifest["chain"]
+
+
+def test_a_worker_that_starts_while_the_registry_is_away_uses_the_recorded_schemas(
+    kafka, registry, topic_prefix, tmp_path, capsys
+):
+    filled(kafka, topic_prefix, registry)
+    mapping = tmp_path / "m.toml"
+    mapping.write_text(MAPPING.format(prefix=topic_prefix, format="avro", url=registry.url))
+    source, of_test = f"--source=kafka://{kafka.bootstrap}", f"--set=topic_prefix={topic_prefix}"
+    assert main(["topics", "create", source, of_test, f"--set=mapping={mapping}"]) == 0
+    first = Worker(tmp_path, kafka.bootstrap, topic_prefix, "--until-end", mapping=mapping)
+    assert first.wait() == 0, first.err
+    registry.fault = "reset"
+    second = Worker(
+        tmp_path, kafka.bootstrap, topic_prefix, "--until-end", mapping=mapping,
+        group_id=f"{topic_prefix}second",
+    )  # fmt: skip
+    assert second.wait() == 0, second.err
+    serp = {"session": "s-new", "number": 9, "at": NOW_MS, "text": None, "hits": []}
+    number = registry.register("serps-value", json.dumps({**SERP, "doc": "next"}))
+    rows = [(f"{topic_prefix}serps", 1, avro(number, json.dumps(SERP), serp))]
+    asyncio.run(send_all(kafka.bootstrap, rows))
+    third = Worker(tmp_path, kafka.bootstrap, topic_prefix, mapping=mapping)
+    third.eventually(lambda: "schema registry unavailable" in third.until_away())
+    assert third.stop() == 0
+    assert main(["replay", source, of_test, f"--mapping={mapping}", f"--out={tmp_path / 'o'}"]) == 3
+    assert "Check `registry` of the mapping" in capsys.readouterr().err
+
+
+def test_map_waits_for_the_registry_and_copies_framed_records(
+    kafka, registry, topic_prefix, tmp_path
+):
+    n_serps, _, n_judgments = filled(kafka, topic_prefix, registry)
+    mapping = tmp_path / "m.toml"
+    mapping.write_text(MAPPING.format(prefix=topic_prefix, format="avro", url=registry.url))
+    source, of_test = f"--source=kafka://{kafka.bootstrap}", f"--set=topic_prefix={topic_prefix}"
+    assert main(["topics", "create", source, of_test, f"--set=mapping={mapping}"]) == 0
+    asyncio.run(create(kafka, {f"{topic_prefix}r": 2, f"{topic_prefix}j": 2}))
+    registry.fault = 503
+    to = f"--to={topic_prefix}r,{topic_prefix}j"
+    mapper = Worker(tmp_path, kafka.bootstrap, topic_prefix, to, command="map", mapping=mapping)
+    mapper.eventually(lambda: "schema registry unavailable" in mapper.until_away())
+    registry.fault = None
+    name = 'evaluator_map_messages_total{topic="%s"}'
+    expected = [n_serps, n_judgments]
+    mapper.eventually(
+        lambda: [mapper.samples().get(name % log) for log in ("rankings", "judgments")] == expected
+    )
+    assert mapper.stop() == 0
+
+
+def test_the_commands_of_the_page_lead_to_a_number(kafka, registry, topic_prefix, tmp_path):
+    page = (ROOT / "docs" / "formats.md").read_text("utf-8")
+    mapping, commands = re.findall(r"```(?:toml|sh)\n(.*?)```", page, re.DOTALL)
+    filled(kafka, topic_prefix, registry)
+    for topic in ("serps", "clicks"):
+        mapping = mapping.replace(f'"{topic}"', f'"{topic_prefix}{topic}"')
+    (tmp_path / "mapping.toml").write_text(mapping.replace("http://localhost:8081", registry.url))
+    (port,) = free_ports(1)
+    commands = commands.replace("localhost:9092", kafka.bootstrap)
+    commands = commands.replace("localhost:9464", f"127.0.0.1:{port}")
+    script = f"set -e\ntrap 'kill $(jobs -p)' EXIT\n{commands}"
+    of_test = {"topic_prefix": topic_prefix, "group_id": topic_prefix, "http_port": str(port)}
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    environment |= {f"EVALUATOR_{name.upper()}": value for name, value in of_test.items()}
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True,
+        timeout=PATIENCE_SECONDS, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r'evaluator_running_value_mean\{measure="mrr".*\} 0\.', done.stdout)
+    chains = [
+        json.loads((tmp_path / out / "manifest.json").read_text())["chain"]
+        for out in ("first", "again")
+    ]
+    assert chains[0] == chains[1]
