@@ -46,7 +46,7 @@ def refusal(text):
         ('node_id = "n"', 'node_id = { path = "b", table = {} }', "has the table {}. Accepted: { value = replacement, ... }."),
         ('node_id = "n"', 'node_id = { path = "b", table = { a = 1 } }', "rankings.node_id has 1. Accepted: text as its value."),
         ('node_id = "n"', 'node_id = "n"\ntimestamp_ms = { path = "at", unit = "h" }', 'm.toml:4: rankings.timestamp_ms has the unit "h". Accepted: ms, us, ns, s, iso.'),
-        ('node_id = "n"', 'node_id = "n"\nformat = "avro"', 'm.toml:4: rankings.format is "avro". Accepted: json.'),
+        ('node_id = "n"', 'node_id = "n"\nformat = "xml"', 'm.toml:4: rankings.format is "xml". Accepted: json, avro.'),
         ('node_id = "n"', 'node_id = "n"\nenvelope = "saop"', 'm.toml:4: rankings.envelope is "saop". Accepted: none, cloudevents, debezium.'),
         ('node_id = "n"', 'node_id = "n"\ntopic = ""', 'm.toml:4: rankings.topic is "". Accepted: a text that is not empty.'),
         ('node_id = "n"', 'node_id = "n"\nwhere = { a = "b" }', 'm.toml:4: rankings.where has "b". Accepted: { path = [values] }.'),
