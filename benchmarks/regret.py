@@ -28,14 +28,15 @@ TRUTHS = np.array([[1.0, -2.0, 0.5, 0.25], [-0.5, 1.0, 2.0, 0.25]])
 """Before and after the change."""
 UNITS = np.array([1.0, 100.0, 0.01, 10.0])
 GRADES = (2.0, 1.0, 1.0)
-QUERY_MS = 10_000
 MEASURE = "ndcg@10"
 HELD_OUT = 4_000
 WIDEST = 0.01
 """Regret below which what is live has caught up."""
 
 
-def queries(n: int, first: int, truth: np.ndarray, rng: np.random.Generator) -> list[SettledQuery]:
+def queries(
+    n: int, first: int, truth: np.ndarray, rng: np.random.Generator, every_ms: int = 1_000
+) -> list[SettledQuery]:
     """Settled ones; the three best by a linear utility with noise have grades."""
     features = rng.normal(size=(n, N_CANDIDATES, len(NAMES)))
     features += rng.normal(size=(n, 1, len(NAMES)))
@@ -47,13 +48,13 @@ def queries(n: int, first: int, truth: np.ndarray, rng: np.random.Generator) -> 
         SettledQuery(
             task=0,
             n=first + i,
-            settled_time_ms=(first + i) * QUERY_MS + 3_600_000,
-            event_time_ms=(first + i) * QUERY_MS,
+            settled_time_ms=(first + i) * every_ms + 3_600_000,
+            event_time_ms=(first + i) * every_ms,
             trace_id=f"t{first + i:08d}",
             node_id="n",
             model="m",
             grades={ids[place]: grade for place, grade in zip(best[i], GRADES, strict=True)},
-            served_units={MEASURE: UNITS_PER_ONE // 4},
+            units={"served": {MEASURE: UNITS_PER_ONE // 4}},
             sources={"human": 1},
             candidate_ids=ids,
             feature_names=NAMES,
@@ -73,13 +74,15 @@ def mean_of(
     return float(units.mean() / UNITS_PER_ONE)
 
 
-def stream(n: int, change_at: int, seed: int) -> Iterator[list[SettledQuery]]:
+def stream(n: int, change_at: int, seed: int, every_ms: int) -> Iterator[list[SettledQuery]]:
     rng = np.random.default_rng(seed)
     for first in range(0, n, 500):
-        yield queries(500, first, TRUTHS[int(first >= change_at)], rng)
+        yield queries(500, first, TRUTHS[int(first >= change_at)], rng, every_ms)
 
 
-def live(settings: Settings, n: int, change_at: int, seed: int) -> tuple[list[list[str]], float]:
+def live(
+    settings: Settings, n: int, change_at: int, seed: int, every_ms: int
+) -> tuple[list[list[str]], float]:
     """Rows of a table, and microseconds of the leader per query."""
     rules = rules_of(settings, measure_set(settings))
     offline_ranking = rules.offline_ranking
@@ -95,7 +98,7 @@ def live(settings: Settings, n: int, change_at: int, seed: int) -> tuple[list[li
     champion, rows, seconds, seen = (0.0,) * len(NAMES), [], 0.0, 0
     caught_up = [0, 0]
     looks = {1_000, 10_000, 100_000, change_at, change_at + 1_000, change_at + 10_000, n}
-    for batch in stream(n, change_at, seed):
+    for batch in stream(n, change_at, seed, every_ms):
         began = time.perf_counter()
         turned = leader.receive(batch)
         seconds += time.perf_counter() - began
@@ -106,7 +109,7 @@ def live(settings: Settings, n: int, change_at: int, seed: int) -> tuple[list[li
             champion = promoted[-1].weights
         if promoted or seen in looks:
             found = mean_of(offline_ranking, held_out[world], champion)
-            learner = leader.model_learners["m"].learner
+            learner = leader.model_learners["m"].training.learner
             learned = rules.learner.snapshot(learner) if learner and learner.scale else champion
             best = optimum[world]
             if best - found < WIDEST and not caught_up[world]:
@@ -130,10 +133,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--queries", type=int, default=200_000)
     parser.add_argument("--change-at", type=int, default=100_000)
+    parser.add_argument("--every-ms", type=int, default=1_000, help="event time between queries")
+    parser.add_argument("--gate", default="standard")
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
-    settings = Settings(learning="auto", scale="within_query", source_weights=(("human", 1.0),))
-    rows, cost_us = live(settings, asked.queries, asked.change_at, asked.seed)
+    settings = Settings(learning="auto", gate=asked.gate, source_weights=(("human", 1.0),))
+    rows, cost_us = live(settings, asked.queries, asked.change_at, asked.seed, asked.every_ms)
     header = ["queries", "", "best", "live", "regret", "regret of what is learned"]
     print(format_table(header, rows, numbers=range(2, 6)))
     print(f"\nthe leader takes {cost_us:.1f} us per query")

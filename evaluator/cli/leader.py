@@ -19,7 +19,7 @@ from evaluator.core.learning.optimisers import Numbers
 from evaluator.core.measures import MeasureSet
 from evaluator.core.online.offline_ranking import OfflineRanking
 from evaluator.core.online.rules import Rules
-from evaluator.core.promotion.gate import GateRules
+from evaluator.core.promotion.gate import PRESETS, GateRules
 from evaluator.core.promotion.source_weights import SourceRule, SourceWeights
 from evaluator.leader import Leader
 from evaluator.leader.alarms import LeaderAlarms
@@ -71,10 +71,7 @@ def rules_of(settings: Settings, measures: MeasureSet) -> Rules:
         gate=GateRules(
             measures.canonical_of(settings.gate_measure),
             {measures.canonical_of(name): share for name, share in settings.gate_guardrails},
-            alpha=settings.gate_alpha,
-            min_traces=settings.gate_min_traces,
-            min_age_ms=settings.gate_min_age_ms,
-            cool_down_ms=settings.gate_cool_down_ms,
+            **{**PRESETS[settings.gate], **_gate_rules_that_are_set(settings)},
         ),
         offline_ranking=from_settings(OfflineRanking, settings, measures=measures),
         learning_interval_ms=max(1, settings.learning_interval_ms),
@@ -82,6 +79,12 @@ def rules_of(settings: Settings, measures: MeasureSet) -> Rules:
         initial_weights=initial_weights_of(settings),
         embedder=embedder_of(settings),
     )
+
+
+def _gate_rules_that_are_set(settings: Settings) -> dict[str, Any]:
+    names = ("alpha", "block_ms", "min_traces", "min_age_ms", "cool_down_ms")
+    values = {name: getattr(settings, f"gate_{name}") for name in names}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def weights_in(path: Path) -> Weights:

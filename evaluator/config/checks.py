@@ -75,7 +75,7 @@ def _contradictions_of_learning(settings: "Settings") -> Iterator[str]:
             f"{settings.gate_measure} is the gate_measure, so it cannot be among gate_guardrails. "
             "Remove it there."
         )
-    if settings.gate_alpha >= 1:
+    if settings.gate_alpha is not None and settings.gate_alpha >= 1:
         yield f"gate_alpha is {settings.gate_alpha}; set it below 1, e.g. 0.01."
     for source, _ in (*settings.source_max_judgments, *settings.source_max_share):
         if source not in dict(settings.source_weights):

@@ -33,7 +33,7 @@ from evaluator.config.kinds import (
     setting,
 )
 from evaluator.core.join.merging import MERGES
-from evaluator.core.learning.names import LABEL_MODES, LOSSES, OPTIMIZERS, SCALES, SCHEDULES
+from evaluator.core.learning.names import GATES, LABEL_MODES, LOSSES, OPTIMIZERS, SCALES, SCHEDULES
 from evaluator.core.measures.exposure import MAX_IPS_CLIP
 
 MASK = "***"
@@ -291,17 +291,34 @@ class Settings:
         "other measures, and how much worse their means may be ([the gate](gate.md#rules))",
         example="mrr=0.01,top1=0.02",
     )
-    gate_alpha: float = _learning(
-        0.01,
-        number(above=0),
+    gate: str = _learning(
+        "standard",
+        choice(*GATES),
+        "the five rules below that are not set ([the gate](gate.md#rules))",
+    )
+    gate_alpha: float | None = _learning(
+        None,
+        none_or(number(above=0)),
         "largest probability that a challenger that is no better is ever promoted; below 1",
+        example="0.01",
     )
-    gate_min_traces: int = _learning(1_000, integer(0), "traces of evidence before a promotion")
-    gate_min_age_ms: int = _learning(
-        86_400_000, DURATION, "event time of an experiment before a promotion"
+    gate_block_ms: int | None = _learning(
+        None, none_or(integer(1)), "event time of the block of one bet", example="600000"
     )
-    gate_cool_down_ms: int = _learning(
-        86_400_000, DURATION, "event time between the end of one experiment and the next"
+    gate_min_traces: int | None = _learning(
+        None, none_or(integer(0)), "traces of evidence before a promotion", example="1000"
+    )
+    gate_min_age_ms: int | None = _learning(
+        None,
+        none_or(DURATION),
+        "event time of an experiment before a promotion",
+        example="7200000 (two hours)",
+    )
+    gate_cool_down_ms: int | None = _learning(
+        None,
+        none_or(DURATION),
+        "event time between the end of one experiment and the next",
+        example="21600000 (six hours)",
     )
     source_weights: tuple[tuple[str, float], ...] = _learning(
         (),

@@ -23,6 +23,8 @@ SETTINGS: Final[Mapping[str, Any]] = {
     "learning": "auto",
     "source_weights": (("human", 1.0), ("llm-judge", 0.8), ("click", 0.3)),
     "learning_interval_ms": HOUR_MS // 4,
+    "gate": "quick",
+    "gate_alpha": 0.01,
     "gate_min_traces": 300,
     "gate_min_age_ms": 4 * HOUR_MS,
     "gate_cool_down_ms": HOUR_MS // 2,

@@ -103,6 +103,7 @@ def test_a_replay_learns_from_what_texts_mean_by_the_model_itself(tmp_path):
             "maturity_ms": 10_000,
             "learning_interval_ms": 20_000,
             "gate_measure": "mrr",
+            "gate_block_ms": 5_000,
             "gate_min_traces": 10,
             "gate_min_age_ms": 0,
             "gate_cool_down_ms": 0,

@@ -147,7 +147,7 @@ def test_a_failed_replay_leaves_nothing_for_prometheus(tmp_path, capsys):
 def test_with_learning_the_weights_that_would_have_been_tried_are_written(tmp_path, capsys):
     ids, moments = ["a", "b"], range(0, 120_000, 1_000)
     rankings = [
-        ranking(f"t-{ms}", ms, ids, features=[[0.0, 1.0], [1.0, ms % 7]], model="m")
+        ranking(f"t-{ms}", ms, ids, features=[[0.0, 1.0], [1.0, ms % 7 + ms / 1e9]], model="m")
         for ms in moments
     ]
     judgments = [judgment(f"t-{ms}", ms, {"b": 1}, source="human") for ms in moments]
@@ -156,8 +156,9 @@ def test_with_learning_the_weights_that_would_have_been_tried_are_written(tmp_pa
     arguments = [
         "replay", f"--source=file://{tmp_path / 'logs'}", f"--out={tmp_path / 'out'}",
         "--set=learning=auto", "--set=source_weights=human=1", "--set=learning_interval_ms=60000",
-        "--set=gate_min_traces=10", "--set=gate_min_age_ms=0", "--set=gate_measure=mrr",
-        "--set=gate_guardrails=top1=0.01", "--set=maturity_ms=0", "--set=scale=none",
+        "--set=gate_min_traces=10", "--set=gate_min_age_ms=0", "--set=gate_block_ms=2000",
+        "--set=gate_measure=mrr", "--set=gate_guardrails=top1=0.01", "--set=maturity_ms=0",
+        "--set=scale=none",
     ]  # fmt: skip
     assert main(arguments) == 0, capsys.readouterr().err
     said = [json.loads(line) for line in (tmp_path / "out/weights.ndjson").read_text().splitlines()]

@@ -28,7 +28,7 @@ Record = SettledQuery | tuple[int, WatermarkRecord]
 
 
 def rules(**changes) -> Rules:
-    gate = {"min_traces": 50, "min_age_ms": 0, "cool_down_ms": 0}
+    gate = {"block_ms": 5_000, "min_traces": 50, "min_age_ms": 0, "cool_down_ms": 0}
     gate |= changes.pop("gate", {})
     made = {
         "mode": "auto",

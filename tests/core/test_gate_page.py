@@ -4,7 +4,8 @@ import ast
 import re
 from pathlib import Path
 
-from evaluator.core.promotion.gate import GateRules
+from evaluator.core.learning.names import GATES
+from evaluator.core.promotion.gate import PRESETS, GateRules
 from evaluator.core.promotion.source_weights import SourceRule, SourceWeights
 
 PAGE = (Path(__file__).parents[2] / "docs" / "gate.md").read_text("utf-8")
@@ -25,9 +26,11 @@ def test_the_example_gives_what_it_says():
 
 
 def test_defaults_are_those_of_the_code():
-    rules = GateRules("m")
-    for name in ("alpha", "min_traces", "min_age_ms", "cool_down_ms"):
-        (told,) = re.findall(rf"^\| `{name}` \| ([\d.,]+)", PAGE, re.MULTILINE)
-        assert float(told.replace(",", "")) == getattr(rules, name)
+    assert tuple(PRESETS) == GATES
+    presets = [GateRules("m", **PRESETS[name]) for name in ("standard", "cautious", "quick")]
+    for name in ("alpha", "block_ms", "min_traces", "min_age_ms", "cool_down_ms"):
+        (row,) = re.findall(rf"^\| `{name}` \|(.*)", PAGE, re.MULTILINE)
+        for rules, cell in zip(presets, row.split("|"), strict=False):
+            assert float(cell.split()[0].replace(",", "")) == getattr(rules, name)
     assert (SourceRule().weight, SourceRule().max_judgments, SourceRule().max_share) == (1, None, 1)
     assert SourceWeights({}).others.weight == 0

@@ -156,7 +156,7 @@ def verdict_with(trust_rules, seed):
     weights = judgment_weights(
         sources, [n * 1_000 for n in range(N_TRACES)], trust_rules, window_ms=3_600_000
     )
-    rules = GateRules("ndcg@10", min_traces=100, min_age_ms=0)
+    rules = GateRules("ndcg@10", block_ms=40, min_traces=100, min_age_ms=0)
     experiment = Experiment(0, 0)
     statuses = set()
     for n in range(N_TRACES):

@@ -28,6 +28,7 @@ LEARNING = {
     "scale": "within_query",
     "batch_queries": 4,
     "learning_interval_ms": 60_000,
+    "gate_block_ms": 5_000,
     "gate_min_traces": 50,
     "gate_min_age_ms": 0,
     "gate_cool_down_ms": 0,

@@ -32,7 +32,7 @@ def rules():
         mode="auto",
         learner=Learner(scale="within_query"),
         batch_queries=2,
-        gate=GateRules("mrr", min_traces=30, min_age_ms=0, cool_down_ms=0),
+        gate=GateRules("mrr", block_ms=5_000, min_traces=30, min_age_ms=0, cool_down_ms=0),
         offline_ranking=OfflineRanking(MeasureSet.parse(["mrr", "ndcg@10"])),
         learning_interval_ms=60_000,
     )

@@ -15,3 +15,5 @@ LABEL_MODES: Final = ("distribution", "gain", "sum")
 OPTIMIZERS: Final = ("sgd", "adagrad", "adam")
 SCHEDULES: Final = ("constant", "inv_sqrt")
 SCALES: Final = ("none", "within_query")
+GATES: Final = ("cautious", "standard", "quick")
+"""Presets of the rules of the promotion gate."""

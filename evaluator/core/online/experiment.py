@@ -1,10 +1,8 @@
 """The champions and the challenger of one model, and the experiment between them."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
-from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -15,6 +13,7 @@ from evaluator.core.online.offline_ranking import Ranked
 from evaluator.core.online.ordered_merge import SettledQuery
 from evaluator.core.online.rules import Rules
 from evaluator.core.online.success_rates import with_rates
+from evaluator.core.promotion.blocks import Sample, hash_of
 from evaluator.core.promotion.gate import (
     Experiment,
     Gate,
@@ -31,9 +30,14 @@ MOST_IN_AN_INTERVAL: Final = 200_000
 
 
 class PairedResult(NamedTuple):
-    """The paired result of one query, and the source groups of its judgments."""
+    """The paired result of one query, and the source groups of its judgments.
+
+    `content` is the hash of what was ranked.
+    """
 
     trace_id: str
+    event_time_ms: int
+    content: int
     source_groups: frozenset[str]
     differences: Sequence[int | None]  # by measure of the rules; None if either lacks the value
 
@@ -136,8 +140,12 @@ class Experiments:
         differences = (challenger - champion).astype(object)
         differences[(champion == MISSING) | (challenger == MISSING)] = None
         for row, of_query in zip(rows.tolist(), differences.tolist(), strict=True):
-            source_groups = frozenset(map(rules.group_of, queries[row].sources))
-            result = PairedResult(queries[row].trace_id, source_groups, of_query)
+            query = queries[row]
+            source_groups = frozenset(map(rules.group_of, query.sources))
+            content = _content_of(query)
+            result = PairedResult(
+                query.trace_id, query.event_time_ms, content, source_groups, of_query
+            )
             self.paired_results.append(result)
 
     def start(self, challenger: Version, now_ms: int) -> None:
@@ -150,9 +158,9 @@ class Experiments:
         self.challenger, self.gate = None, Gate(None, next_from_ms)
 
     def decide(
-        self, now_ms: int, rules: Rules
+        self, now_ms: int, rules: Rules, *, until_ms: int
     ) -> tuple[Version, Verdict, Mapping[str, Any]] | None:
-        """Updates the experiment with the paired results of the interval, trace by trace.
+        """Updates the experiment with the paired results of the interval, which ends at *until_ms*.
 
         If that ends the experiment, returns its challenger, the verdict, and the evidence.
         """
@@ -162,12 +170,13 @@ class Experiments:
         source_weights = None
         if rules.source_weights is not None:
             source_weights = window_weights(self.source_groups, rules.source_weights)
-        in_order = sorted(self.paired_results, key=attrgetter("trace_id"))
-        traces = [
-            _observation(now_ms, list(results), source_weights, rules.measures)
-            for _, results in groupby(in_order, key=attrgetter("trace_id"))
+        traces, queries = experiment.traces.copy(), experiment.queries.copy()
+        observations = [
+            _observation(results, source_weights, rules.measures)
+            for results in _counted(self.paired_results, traces, queries)
         ]
-        experiment, verdict = decided(experiment, traces, rules.gate)
+        experiment = replace(experiment, traces=traces, queries=queries)
+        experiment, verdict = decided(experiment, observations, rules.gate, until_ms=until_ms)
         if verdict.status == "undecided":
             self.gate = replace(self.gate, experiment=experiment)
             return None
@@ -219,8 +228,40 @@ class Experiments:
         )
 
 
+def _content_of(query: SettledQuery) -> int:
+    """The hash of the candidates and their features, or their descriptions, but not of the grades.
+
+    A query that comes again and again has the same one.
+    """
+    texts, features = list(query.candidate_ids), query.features.tobytes()
+    if (described := query.described) is not None:
+        texts += [described.query, *described.descriptions]
+        texts += [text for graph in described.graphs for text in (graph.type, graph.text)]
+    return hash_of(features, *(text.encode("utf-8", "surrogatepass") for text in texts))
+
+
+def _counted(
+    results: Iterable[PairedResult], traces: Sample, queries: Sample
+) -> Iterator[list[PairedResult]]:
+    """The results of each trace that counts, in event time; what has counted before is left out."""
+    of_trace: dict[str, list[PairedResult]] = {}
+    for result in results:
+        of_trace.setdefault(result.trace_id, []).append(result)
+    times_ms = {name: min(each.event_time_ms for each in of_trace[name]) for name in of_trace}
+    for name in sorted(of_trace, key=lambda name: (times_ms[name], name)):
+        trace, fresh = hash_of(name.encode("utf-8", "surrogatepass")), list[PairedResult]()
+        if not traces.admits(trace):
+            continue
+        for result in of_trace[name]:
+            if queries.admits(result.content):
+                queries.add(result.content)
+                fresh.append(result)
+        if fresh:
+            traces.add(trace)
+            yield fresh
+
+
 def _observation(
-    now_ms: int,
     results: Sequence[PairedResult],
     source_weights: Mapping[str, float] | None,
     measures: Sequence[str],
@@ -238,4 +279,5 @@ def _observation(
         there = [(weight, units) for weight, units in pairs if units is not None]
         differences[measure] = [units for _, units in there]
         weighed[measure] = [weight for weight, _ in there]
-    return trace_observation(now_ms, differences, weighed)
+    time_ms = min(result.event_time_ms for result in results)
+    return trace_observation(time_ms, differences, weighed)

@@ -79,15 +79,20 @@ class ModelLearner:
 
     # The end of an interval
 
-    def end_interval(self, now_ms: int, rules: Rules, *, max_table_bytes: int) -> list[Release]:
-        """Updates the experiment from the interval; returns the resulting releases, in order."""
+    def end_interval(
+        self, now_ms: int, rules: Rules, *, until_ms: int, max_table_bytes: int
+    ) -> list[Release]:
+        """Updates the experiment from the interval, which ends at the event time *until_ms*.
+
+        Returns the resulting releases, in order.
+        """
         self.training.end_interval(rules)
         self._note_frozen()
         self._shorten_tables(now_ms, max_table_bytes)
         releases = [
             *self._initial(rules),
             *self._execute_command(now_ms, rules),
-            *self._end_experiment(now_ms, rules),
+            *self._end_experiment(now_ms, rules, until_ms),
             *self._start_experiment(now_ms, rules),
             *self._publish_frozen(rules),
         ]
@@ -151,9 +156,9 @@ class ModelLearner:
         self.experiments.champions.append(champion)
         return self._release("rolled_back", champion, reason=command.reason)
 
-    def _end_experiment(self, now_ms: int, rules: Rules) -> list[Release]:
+    def _end_experiment(self, now_ms: int, rules: Rules, until_ms: int) -> list[Release]:
         """Ends the experiment if its paired results decide it."""
-        decision = self.experiments.decide(now_ms, rules)
+        decision = self.experiments.decide(now_ms, rules, until_ms=until_ms)
         if decision is None:
             return []
         self._on(Event.EXPERIMENT_ENDED)

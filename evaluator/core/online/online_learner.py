@@ -170,11 +170,12 @@ class OnlineLearner:
         self._learn_pending()
         n_tables = sum(model_learner.n_tables for model_learner in self.model_learners.values())
         share = MAX_TABLES_BYTES // max(1, n_tables)
+        until_ms = ((self._interval or 0) + 1) * self._rules.learning_interval_ms
         releases = [
             release
             for model in sorted(self.model_learners)
             for release in self.model_learners[model].end_interval(
-                self._now_ms, self._rules, max_table_bytes=share
+                self._now_ms, self._rules, until_ms=until_ms, max_table_bytes=share
             )
         ]
         self._interval, self._views = None, self._current_views()

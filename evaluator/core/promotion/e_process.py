@@ -16,8 +16,6 @@ from evaluator.core.types.records import FloatArray, IntArray
 
 FRACTIONS: Final = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
 _FRACTIONS: Final = np.array(FRACTIONS)
-_AT_ONCE: Final = 256
-"""Differences whose factors are multiplied at once: 0.2^256 and 1.8^256 are in range."""
 _MAX_EXPONENT: Final = 1_000
 """Evidence is capped at 2^1000; the wealth itself has no bound."""
 
@@ -53,29 +51,6 @@ class Wealth:
         factors = 1.0 + _FRACTIONS * differences[..., None]
         mantissas, shifts = np.frexp(self.mantissas * factors)
         return Wealth(mantissas, self.exponents + shifts)
-
-    def along(self, differences: FloatArray) -> "Wealth":
-        """The wealth of one run before and after each of *differences*, `[1 + n, n_fractions]`.
-
-        It has the bits of `after` for each in turn: powers of two that are taken out later change
-        no rounding while everything is in range.
-        """
-        mantissas = np.empty((1 + len(differences), len(FRACTIONS)))
-        exponents = np.empty(mantissas.shape, np.int64)
-        mantissas[0], exponents[0] = self.mantissas, self.exponents
-        for first in range(0, len(differences), _AT_ONCE):
-            some = slice(first, first + _AT_ONCE + 1)
-            products = mantissas[some]
-            products[1:] = 1.0 + _FRACTIONS * differences[first : first + _AT_ONCE, None]
-            np.multiply.accumulate(products, axis=0, out=products)
-            normal, shifts = np.frexp(products)
-            products[:] = normal
-            exponents[some] = exponents[first] + shifts
-        return Wealth(mantissas, exponents)
-
-    def at(self, place: int) -> "Wealth":
-        """The wealth after *place* differences, in a result of `along`."""
-        return Wealth(self.mantissas[place].copy(), self.exponents[place].copy())
 
     def evidence(self) -> FloatArray:
         """The value of the e-process: the mean over the fractions, `[...]`; at most 2^1000."""

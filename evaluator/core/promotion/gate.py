@@ -1,21 +1,23 @@
 """The promotion gate: evidence, guardrails and age that a promotion needs.
 
-Pure rules over a state that JSON stores exactly; docs/gate.md has their guarantees. The unit is
-the trace: differences of its queries are averaged first, as they are not independent. Differences
-are challenger minus champion, in units of 2^-40.
+Pure rules over a state that JSON stores exactly; docs/gate.md states the worlds for which their
+promise was measured. The unit of a bet is a block of event time: the mean over its traces, of the
+mean over the queries of each. Differences are challenger minus champion, in units of 2^-40.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
 from evaluator.core.measures import UNITS_PER_ONE
+from evaluator.core.promotion.blocks import BlockBets, OpenBlock, Sample
 from evaluator.core.promotion.e_process import Wealth
 
-_FORMAT: Final = 1
+_FORMAT: Final = 2
+_DAY_MS: Final = 86_400_000
 
 Status = Literal["undecided", "promoted", "rejected"]
 
@@ -28,17 +30,40 @@ class GateRules:
         measure: the measure of the bets.
         tolerances: of each guardrail, another measure, how much worse its mean may be; in [0, 1].
         alpha: the largest probability that a challenger that is no better is ever promoted.
-        min_traces: bets before a promotion.
-        min_age_ms: event time between start and promotion.
+        block_ms: event time of a block.
+        min_traces: traces before a promotion.
+        min_age_ms: event time between start and promotion; from a day on, the bets on whole days
+            must not have lost.
         cool_down_ms: event time between the end of an experiment and the next one's start.
     """
 
     measure: str
     tolerances: Mapping[str, float] = field(default_factory=dict)
     alpha: float = 0.01
+    block_ms: int = 600_000
     min_traces: int = 1_000
-    min_age_ms: int = 86_400_000
-    cool_down_ms: int = 86_400_000
+    min_age_ms: int = 7_200_000
+    cool_down_ms: int = 21_600_000
+
+
+_CAUTIOUS: Final = {
+    "block_ms": _DAY_MS * 2 // 3,
+    "min_age_ms": 7 * _DAY_MS,
+    "cool_down_ms": _DAY_MS,
+}
+_QUICK: Final = {
+    "alpha": 0.05,
+    "block_ms": 60_000,
+    "min_traces": 200,
+    "min_age_ms": 900_000,
+    "cool_down_ms": 900_000,
+}
+PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "cautious": _CAUTIOUS,
+    "standard": {},
+    "quick": _QUICK,
+}
+"""What differs from the defaults of `GateRules`, by name."""
 
 
 class Difference(NamedTuple):
@@ -70,15 +95,23 @@ class Observation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """The paired results of a challenger and the champion so far."""
+    """The paired results of a challenger and the champion so far.
+
+    `days` are bets of the sign of each day on the challenger; `traces` and `queries` are what has
+    counted.
+    """
 
     started_ms: int
     last_ms: int  # the newest trace
-    n_traces: int = 0  # bets
+    n_traces: int = 0
     n_queries: int = 0
-    gain: Wealth = field(default_factory=Wealth.of_one)  # of bets on the challenger
-    loss: Wealth = field(default_factory=Wealth.of_one)  # of bets against the challenger
+    bets: BlockBets = field(default_factory=BlockBets.of_one)
+    days: Wealth = field(default_factory=Wealth.of_one)
+    block: OpenBlock | None = None
+    day: OpenBlock | None = None
     sums: Mapping[str, Difference] = field(default_factory=dict)  # over all traces
+    traces: Sample = field(default_factory=Sample)
+    queries: Sample = field(default_factory=Sample)
 
     def state(self) -> dict[str, Any]:
         """Everything, as JSON stores it exactly."""
@@ -87,16 +120,32 @@ class Experiment:
             "last_ms": self.last_ms,
             "n_traces": self.n_traces,
             "n_queries": self.n_queries,
-            "gain": self.gain.state(),
-            "loss": self.loss.state(),
+            **self.bets.state(),
+            "days": self.days.state(),
+            "block": None if self.block is None else list(self.block),
+            "day": None if self.day is None else list(self.day),
             "sums": {measure: list(found) for measure, found in sorted(self.sums.items())},
+            "traces": self.traces.state(),
+            "queries": self.queries.state(),
         }
 
     @classmethod
     def load(cls, state: Mapping[str, Any]) -> "Experiment":
-        wealth = {side: Wealth.load(state[side]) for side in ("gain", "loss")}
-        sums = {measure: Difference(*found) for measure, found in state["sums"].items()}
-        return cls(**{**state, **wealth, "sums": sums})
+        """The same experiment. Raises ValueError if `state` has not written this."""
+        left = dict(state)
+        bets = BlockBets.load(*(left.pop(name) for name in ("gain", "loss", "spread")))
+        changes: dict[str, Any] = {
+            "bets": bets,
+            "days": Wealth.load(left["days"]),
+            "sums": {measure: Difference(*found) for measure, found in left["sums"].items()},
+        }
+        for name in ("block", "day"):
+            changes[name] = None if left[name] is None else OpenBlock(*left[name])
+            if changes[name] is not None and changes[name].n < 1:
+                raise ValueError(f"the open {name} of an experiment has no trace")
+        for name in ("traces", "queries"):
+            changes[name] = Sample.load(left[name])
+        return cls(**{**left, **changes})
 
 
 class Verdict(NamedTuple):
@@ -166,45 +215,67 @@ def _difference(units: Sequence[int], weights: Sequence[float]) -> Difference:
 
 
 def decided(
-    experiment: Experiment, observations: Sequence[Observation], rules: GateRules
+    experiment: Experiment,
+    observations: Sequence[Observation],
+    rules: GateRules,
+    *,
+    until_ms: int = 0,
 ) -> tuple[Experiment, Verdict]:
-    """The experiment after further traces, in order, up to the trace that decides it.
+    """The experiment after further traces, in order, up to the block that decides it.
 
-    A trace without weight in the measure of the bets is not a bet.
+    A block ends with the first trace of a later one, or with *until_ms*; a trace of an earlier one
+    counts in the open one. A trace without weight in the measure of the bets is in no block.
     """
-    bets = [
-        found.units / UNITS_PER_ONE
-        for each in observations
-        if (found := each.differences.get(rules.measure)) is not None and found.weight
-    ]
-    differences = np.array(bets, np.float64)
-    gains, losses = experiment.gain.along(differences), experiment.loss.along(-differences)
-    enough = 1 / rules.alpha
-    may_decide = ((gains.evidence() >= enough) | (losses.evidence() >= enough)).tolist()
-    sums = dict(experiment.sums)
-    n_bets, n_queries, last_ms = 0, experiment.n_queries, experiment.last_ms
-
-    def now() -> Experiment:
-        return Experiment(
-            experiment.started_ms,
-            last_ms,
-            experiment.n_traces + n_bets,
-            n_queries,
-            gains.at(n_bets),
-            losses.at(n_bets),
-            dict(sums),
-        )
-
+    may_decide = _may_decide(experiment, rules)
     for each in observations:
-        for measure, found in each.differences.items():
-            before = sums.get(measure, _NONE)
-            sums[measure] = Difference(before.units + found.units, before.weight + found.weight)
-        n_bets += bool(each.differences.get(rules.measure, _NONE).weight)
-        n_queries += each.n_queries
-        last_ms = max(last_ms, each.time_ms)
-        if may_decide[n_bets] and (found_now := verdict(now(), rules)).status != "undecided":
-            return now(), found_now
-    return now(), verdict(now(), rules)
+        before, experiment = experiment, _with_ended_blocks(experiment, each.time_ms, rules)
+        if experiment is not before:
+            may_decide = _may_decide(experiment, rules)
+        experiment = _with_trace(experiment, each, rules)
+        if may_decide and (found := verdict(experiment, rules)).status != "undecided":
+            return experiment, found
+    experiment = _with_ended_blocks(experiment, until_ms, rules)
+    return experiment, verdict(experiment, rules)
+
+
+def _may_decide(experiment: Experiment, rules: GateRules) -> bool:
+    """Whether the evidence for or against is enough."""
+    bets = experiment.bets
+    return bool(max(bets.gain.evidence(), bets.loss.evidence()) >= 1 / rules.alpha)
+
+
+def _with_ended_blocks(experiment: Experiment, now_ms: int, rules: GateRules) -> Experiment:
+    """The experiment after bets on the blocks that ended at *now_ms* or before."""
+    block, day = experiment.block, experiment.day
+    if block is not None and now_ms // rules.block_ms > block.number:
+        experiment = replace(experiment, bets=experiment.bets.after(block.value()), block=None)
+    if day is not None and now_ms // _DAY_MS > day.number:
+        sign = np.sign(day.value())
+        experiment = replace(experiment, days=experiment.days.after(sign), day=None)
+    return experiment
+
+
+def _with_trace(experiment: Experiment, trace: Observation, rules: GateRules) -> Experiment:
+    sums = dict(experiment.sums)
+    for measure, found in trace.differences.items():
+        before = sums.get(measure, _NONE)
+        sums[measure] = Difference(before.units + found.units, before.weight + found.weight)
+    bet = trace.differences.get(rules.measure, _NONE)
+    changes: dict[str, Any] = {}
+    if bet.weight:
+        for name, length_ms in (("block", rules.block_ms), ("day", _DAY_MS)):
+            before_it = getattr(experiment, name) or OpenBlock(trace.time_ms // length_ms, 0, 0)
+            changes[name] = OpenBlock(
+                before_it.number, before_it.n + 1, before_it.units + bet.units
+            )
+    return replace(
+        experiment,
+        last_ms=max(experiment.last_ms, trace.time_ms),
+        n_traces=experiment.n_traces + bool(bet.weight),
+        n_queries=experiment.n_queries + trace.n_queries,
+        sums=sums,
+        **changes,
+    )
 
 
 def verdict(experiment: Experiment, rules: GateRules) -> Verdict:
@@ -213,14 +284,16 @@ def verdict(experiment: Experiment, rules: GateRules) -> Verdict:
     It is rejected as soon as the evidence against it reaches 1/alpha. It is promoted if the
     evidence for it reaches 1/alpha while all other conditions are met.
     """
-    evidence_for = float(experiment.gain.evidence())
-    evidence_against = float(experiment.loss.evidence())
+    evidence_for = float(experiment.bets.gain.evidence())
+    evidence_against = float(experiment.bets.loss.evidence())
     enough = 1 / rules.alpha
     lacking = [
         *(["evidence"] if evidence_for < enough else []),
         *(["traces"] if experiment.n_traces < rules.min_traces else []),
         *(["age"] if experiment.last_ms - experiment.started_ms < rules.min_age_ms else []),
     ]
+    if rules.min_age_ms >= _DAY_MS and not experiment.days.evidence() > 1:
+        lacking.append("days")
     for measure, tolerance in sorted(rules.tolerances.items()):
         found = experiment.sums.get(measure, _NONE)
         if not found.weight or found.units < -Fraction(tolerance) * found.weight:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from evaluator.core.online.online_learner import FORMAT
+from evaluator.core.promotion.gate import Experiment
 from evaluator.wire.reading import Count, HistoryTable, Int64, Sum, checked_sums
 
 _Numbers = tuple[float, ...]
@@ -37,11 +38,17 @@ class _Experiment(msgspec.Struct, forbid_unknown_fields=True):
     n_queries: Count
     gain: list[tuple[float, Int64]]
     loss: list[tuple[float, Int64]]
+    spread: tuple[Count, float, float]
+    days: list[tuple[float, Int64]]
+    block: tuple[TimeMs, Count, Sum] | None
+    day: tuple[TimeMs, Count, Sum] | None
     sums: dict[str, tuple[Sum, Sum]]
+    traces: tuple[Count, str]
+    queries: tuple[Count, str]
 
 
 class _Gate(msgspec.Struct):
-    format: Literal[1]
+    format: Literal[2]
     rests_until_ms: TimeMs
     experiment: _Experiment | None
 
@@ -99,6 +106,10 @@ def _check_model(model: _Model) -> None:
     experiment = model.gate.experiment
     for sums in (*model.sums.values(), {} if experiment is None else experiment.sums):
         checked_sums([number for pair in sums.values() for number in pair])
+    if experiment is not None:
+        opened = filter(None, (experiment.block, experiment.day))
+        checked_sums([block[2] for block in opened])
+        Experiment.load(msgspec.to_builtins(experiment))
     rates = model.success_rates
     if rates is not None and not (rates.now or rates.tables):
         raise ValueError(f"the success_rates of {model.model!r} have no table")
