@@ -35,8 +35,10 @@ OUTPUTS = {
     "naive": "delete",
     "weights": "compact",
     "weights-log": "delete",
+    "alarms": "compact",
+    "alarm-commands": "compact",
 }
-LONE = ("weights", "weights-log")
+LONE = ("weights", "weights-log", "alarms", "alarm-commands")
 
 
 async def make_topics(bootstrap: str, prefix: str) -> None:

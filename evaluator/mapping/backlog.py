@@ -6,14 +6,20 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from evaluator.core.types.records import Columns, DeadLetter, IntArray, Log
+from evaluator.core.types.records import (
+    DeadLetter,
+    IntArray,
+    JudgmentColumns,
+    Log,
+    RankingColumns,
+)
 from evaluator.mapping.stage import Stage
 from evaluator.wire.records import Records
 
 NO_CLOCK: Final = -1
 """Before the first timestamp: further behind than any clock."""
 
-Decode = Callable[[Records], Columns]
+Decode = Callable[[Records], RankingColumns | JudgmentColumns]
 Message = tuple[int, Log, str, bytes]
 """Offset of the record, the topic to write to, the trace_id, and the bytes."""
 

@@ -83,15 +83,16 @@ def _queries_of(
         offered = stratum.offered
         if offered is None:
             raise AssertionError("the engine keeps no training data")
-        for i, grades in enumerate(stratum.grades):
+        names = zip(stratum.grades, stratum.trace_ids, stratum.node_ids, strict=True)
+        for i, (grades, trace_id, node_id) in enumerate(names):
             described, event_ms = offered.described[i], int(stratum.event_times_ms[i])
             yield SettledQuery(
                 task=task,
                 n=int(stratum.ns[i]),
                 settled_time_ms=event_ms + maturity_ms,
                 event_time_ms=event_ms,
-                trace_id=stratum.trace_ids[i],
-                node_id=stratum.node_ids[i],
+                trace_id=trace_id,
+                node_id=node_id,
                 model=stratum.stratum.model,
                 grades={name: grade for name, grade in grades.items() if grade is not None},
                 units={SERVED: dict(zip(canonical, served[i], strict=False))},

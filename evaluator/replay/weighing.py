@@ -73,7 +73,7 @@ class Weighing:
                 parts.append(scores_by_row[row])
                 if self._ranker in strata[row].rankers:
                     raise SourceUnusable(
-                        f"{rankings.trace_ids[row]}, {rankings.node_ids[row]} has a scorer named "
+                        f"{_key(rankings, row)} has a scorer named "
                         f"{self._ranker} already. Give --scorer another name."
                     )
                 strata[row] = strata[row]._replace(rankers=(*strata[row].rankers, self._ranker))
@@ -113,8 +113,8 @@ class Weighing:
                 self._feature_names = names
                 found[row] = matrix
             else:
-                key = f"{rankings.trace_ids[row]}, {rankings.node_ids[row]}"
-                self._first_other = self._first_other or f"{key} with {', '.join(names)}"
+                with_names = f"{_key(rankings, row)} with {', '.join(names)}"
+                self._first_other = self._first_other or with_names
                 self._left_out["others"] += 1
         return found
 
@@ -151,3 +151,7 @@ class Weighing:
                 f"{self.warning()}. Give {self._of} for these features, or leave "
                 f"{'--weights' if self._ranker == WEIGHTS else '--scorer'} out."
             )
+
+
+def _key(rankings: RankingColumns, row: int) -> str:
+    return ", ".join(rankings.texts[row][:2])

@@ -126,7 +126,7 @@ class ValueHistograms:
                     found[key] = found.get(key, 0) + int(counts[bucket])
                     if VALUE_BOUNDS[bucket] <= _EXEMPLAR_BOUND:
                         at = len(queries) - 1 - last
-                        trace_id = part.trace_ids[queries[at]]
+                        trace_id = part.texts[int(queries[at])][0]
                         self._exemplars[key] = Exemplar(trace_id, int(values[at]))
 
     def added_to(self, tally: GroupedTally) -> GroupedTally:

@@ -14,6 +14,7 @@ import numpy as np
 from evaluator.core.columns.grades import GradeColumns
 from evaluator.core.columns.interning import DictionaryColumn
 from evaluator.core.columns.key_hashes import hashes_of
+from evaluator.core.columns.texts import TextRows
 from evaluator.core.measures import MISSING, UNITS_PER_ONE, MeasureSet, Terms, split_names
 from evaluator.core.types.records import (
     SERVED,
@@ -105,8 +106,6 @@ def _common(log: Log, records: Sequence[Record], first_offset: int) -> dict[str,
     return {
         "offsets": np.array([i for i, _ in rows], np.int64),
         "timestamps_ms": np.array([r.at for _, r in rows], np.int64),
-        "trace_ids": [r.message["trace_id"] for _, r in rows],
-        "node_ids": [r.message["node_id"] for _, r in rows],
         "key_hashes": hashes_of(*([r.message[name] for _, r in rows] for name in KEY)),
         "hashes": np.frombuffer(b"".join(digests), "V16"),
         "keys": [b"key"] * len(rows),
@@ -136,7 +135,7 @@ def ranking_columns(records: Sequence[Record], *, first_offset: int = 0) -> Rank
                 for r in rows
             ]
         ),
-        queries=[r.get("query", "") for r in rows],
+        texts=TextRows.of([(r["trace_id"], r["node_id"], r.get("query", "")) for r in rows]),
         candidate_counts=np.array([len(r["candidate_ids"]) for r in rows], np.int64),
         candidate_ids=DictionaryColumn.of([name for r in rows for name in r["candidate_ids"]]),
         scores=np.array(
@@ -159,6 +158,8 @@ def judgment_columns(records: Sequence[Record], *, first_offset: int = 0) -> Jud
     rows = _messages(records)
     return JudgmentColumns(
         **_common("judgments", records, first_offset),
+        trace_ids=[r["trace_id"] for r in rows],
+        node_ids=[r["node_id"] for r in rows],
         sources=[r.get("source", "") for r in rows],
         judgment_ids=[r["judgment_id"] for r in rows],
         grades=GradeColumns.of([dict(r["grades"]) for r in rows]),

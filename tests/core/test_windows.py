@@ -152,7 +152,7 @@ def test_a_query_in_the_memory_of_a_forgotten_one_starts_anew():
     task.judge(judgment({"b": 1}, at=5_500, trace="t5000"))
     assert task.last("t5000").revision == 1
     assert task.count("queries", "with_value") == 2 + 1
-    assert len(task.engine._queries.table["trace_id"]) <= 1_024
+    assert len(task.engine._queries.table["key"]) <= 1_024
 
 
 def test_forgotten_candidate_ids_make_room_while_held_ones_stay_known():
@@ -179,6 +179,25 @@ def test_forgotten_candidate_ids_make_room_while_held_ones_stay_known():
     assert [e.top[0][0] for e in task.finished] == [(f"{i}-0", 6.0) for i in range(30)]
     assert [s.grades for s in task.settled] == [
         {f"{i}-3": 1, "shared": 0, "never": 1} for i in range(30)
+    ]
+
+
+def test_candidates_are_told_apart_beyond_the_numbers_of_narrow_columns():
+    """The second query has candidates around the largest number of 16 bits."""
+    task, queries = Task("mrr"), None
+    for trace in ("narrow", "wide"):
+        order = [f"{trace}-{i}" for i in range(6)]
+        task.rank(ranking(order, at=0, trace=trace))
+        task.judge(judgment({order[3]: 1, order[5]: 0}, at=0, trace=trace))
+        queries = task.engine._queries
+        queries.codes.of((f"other-{i}" for i in range(2**15 - 11)), 2**15 - 11)
+    assert max(queries.pools.candidate_codes) >= 2**15
+    task.judge(judgment({"narrow-1": 1}, at=1, trace="narrow"))
+    found = [(e.trace_id, e.grades, e.units, e.top[0][0]) for e in task.evaluations]
+    assert found == [
+        ("narrow", {"narrow-3": 1, "narrow-5": 0}, units(1 / 4), ("narrow-0", 6.0)),
+        ("wide", {"wide-3": 1, "wide-5": 0}, units(1 / 4), ("wide-0", 6.0)),
+        ("narrow", {"narrow-3": 1, "narrow-5": 0, "narrow-1": 1}, units(1 / 2), ("narrow-0", 6.0)),
     ]
 
 

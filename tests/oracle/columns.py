@@ -9,6 +9,7 @@ import numpy as np
 from evaluator.core.columns.grades import GradeColumns
 from evaluator.core.columns.interning import DictionaryColumn
 from evaluator.core.columns.key_hashes import hashes_of
+from evaluator.core.columns.texts import TextRows
 from evaluator.core.types.records import (
     DeadLetter,
     JudgmentColumns,
@@ -47,8 +48,7 @@ def ranking_columns(
     return RankingColumns(
         offsets=np.array([r.offset for r in rows], INT),
         timestamps_ms=np.array([r.timestamp_ms for r in rows], INT),
-        trace_ids=[r.trace_id for r in rows],
-        node_ids=[r.node_id for r in rows],
+        texts=TextRows.of([(r.trace_id, r.node_id, r.query) for r in rows]),
         key_hashes=hashes_of([r.trace_id for r in rows], [r.node_id for r in rows]),
         hashes=np.frombuffer(b"".join(hash_of(r.value) for r in rows), "V16"),
         keys=[keys[r.offset] for r in rows],
@@ -57,7 +57,6 @@ def ranking_columns(
         heartbeat_timestamps_ms=np.array([b.timestamp_ms for b in beats], INT),
         malformed=dead_letters("rankings", records, keys),
         next_offset=next_offset,
-        queries=[r.query for r in rows],
         strata=DictionaryColumn.of([Stratum(r.model, r.variant, r.rankers) for r in rows]),
         candidate_counts=np.array([len(r.candidate_ids) for r in rows], INT),
         candidate_ids=DictionaryColumn.of([name for r in rows for name in r.candidate_ids]),

@@ -194,7 +194,7 @@ def spoken(parts: Iterable[EvaluationColumns]) -> list[tuple[Identity, Said]]:
         for b in range(len(columns)):
             content = evaluation_row(columns, b)
             text = repr((content, list(columns.grades[b].items())))
-            identity = int(columns.event_times_ms[b]), columns.trace_ids[b], columns.node_ids[b]
+            identity = int(columns.event_times_ms[b]), *columns.texts[b][:2]
             said.append((identity, Said(int(columns.revisions[b]), content, text)))
     return said
 
@@ -208,7 +208,7 @@ def evaluation_row(columns: EvaluationColumns, b: int) -> dict[str, Any]:
     top = list(zip(ids, scores, strict=True))
     return {
         "stratum": tuple(columns.stratum),
-        "query": columns.queries[b],
+        "query": columns.texts[b][2],
         "grades": dict(columns.grades[b]),
         "first_ranks": part_of(columns.first_ranks.tolist(), b, len(columns), n_rankers),
         "top": [top[r * n_top : (r + 1) * n_top] for r in range(n_rankers)],
@@ -235,7 +235,7 @@ def settled_rows(parts: Iterable[SettledColumns]) -> dict[int, dict[str, Any]]:
             n, time_ms = int(columns.ns[b]), int(columns.event_times_ms[b])
             assert n not in rows, "settled numbers"
             rows[n] = {
-                "identity": (time_ms, columns.trace_ids[b], columns.node_ids[b]),
+                "identity": (time_ms, *columns.texts[b][:2]),
                 "offset": int(columns.offsets[b]),
                 "stratum": tuple(columns.stratum),
                 "grades": dict(columns.grades[b]),

@@ -207,13 +207,12 @@ def ranking_rows_of(columns: RankingColumns) -> dict[int, Row]:
         n_scores = n * len(stratum.rankers)
         scores = columns.scores[score_start : score_start + n_scores].tolist()
         rows[offset] = (
-            columns.trace_ids[b],
-            columns.node_ids[b],
+            *columns.texts[b][:2],
             columns.key_hashes[b].tobytes(),
             int(columns.timestamps_ms[b]),
             stratum.model,
             stratum.variant,
-            columns.queries[b],
+            columns.texts[b][2],
             stratum.rankers,
             columns.candidate_ids.values(id_start, id_start + n),
             [repr(score if score == score else None) for score in scores],  # noqa: PLR0124

@@ -280,4 +280,4 @@ def test_escapes_and_characters_of_every_length_arrive():
         value = json.dumps(messages.ranking(query=text, model=text[-60:]), ensure_ascii=ascii_only)
         part = RankingDecoder().rows(texts_of(value.encode()), 0, 1)
         assert part is not None
-        assert (part.strata.values()[0].model, part.strings[2]) == (text[-60:], text)
+        assert (part.strata.values()[0].model, part.texts[0][2]) == (text[-60:], text)

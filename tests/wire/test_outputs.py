@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from evaluator.core.columns.grades import GradeColumns
 from evaluator.core.columns.interning import DictionaryColumn
+from evaluator.core.columns.texts import TextRows
 from evaluator.core.measures import MISSING, MeasureSet
 from evaluator.core.types.candidates import Described, Graph
 from evaluator.core.types.records import (
@@ -72,10 +73,8 @@ def columns_of(stratum, n_top, have_values, rows):
     return EvaluationColumns(
         stratum=stratum,
         n_top=n_top,
-        trace_ids=[row["trace_ids"] for row in rows],
-        node_ids=[row["node_ids"] for row in rows],
+        texts=TextRows.of([row["texts"] for row in rows]),
         event_times_ms=np.array([row["event_times_ms"] for row in rows]),
-        queries=[row["queries"] for row in rows],
         revisions=np.array([row["revisions"] for row in rows]),
         grades=GradeColumns.of([row["grades"] for row in rows]),
         first_ranks=np.array([rank for row in rows for rank in row["first_ranks"]]),
@@ -86,11 +85,9 @@ def columns_of(stratum, n_top, have_values, rows):
 
 
 ROW = {
-    "trace_ids": "t-81",
-    "node_ids": "plan/3",
+    "texts": ("t-81", "plan/3", "book a flight"),
     "event_times_ms": 1763690000000,
     "strata": Stratum("tool-ranker", "prod", ("served",)),
-    "queries": "book a flight",
     "revisions": 2,
     "grades": {"weather": 0.0, "search_flights": 2.0},
     "first_ranks": [1],
@@ -201,6 +198,7 @@ def test_ids_that_look_like_numbers_are_left_as_they_are():
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
+queries = st.text(st.characters(exclude_categories=["Cs"]))
 units = st.one_of(st.sampled_from([0, ONE, ONE // 3]), st.integers(0, ONE))
 
 
@@ -215,11 +213,9 @@ def any_rows(draw):
         tops = st.lists(st.tuples(texts, score), min_size=n_top, max_size=n_top)
         rows.append(
             {
-                "trace_ids": draw(texts),
-                "node_ids": draw(texts),
+                "texts": (draw(texts), draw(texts), draw(queries)),
                 "event_times_ms": draw(st.integers(0, 2**63 - 1)),
                 "strata": Stratum(model, variant, rankers),
-                "queries": draw(st.text(st.characters(exclude_categories=["Cs"]))),
                 "revisions": draw(st.integers(0, 1000)),
                 "grades": draw(st.dictionaries(texts, st.floats(0, 31) | st.just(2.0), max_size=4)),
                 "first_ranks": draw(st.lists(st.integers(0, 1000), min_size=n, max_size=n)),
@@ -241,12 +237,12 @@ def expected_evaluation(row):
     rankers, numbers = stratum.rankers, row["units"]
     known = numbers is not None
     return {
-        "trace_id": row["trace_ids"],
-        "node_id": row["node_ids"],
+        "trace_id": row["texts"][0],
+        "node_id": row["texts"][1],
         "event_time_ms": row["event_times_ms"],
         "model": stratum.model,
         "variant": stratum.variant,
-        "query": row["queries"],
+        "query": row["texts"][2],
         "revision": row["revisions"],
         "grades": row["grades"],
         "rank": {
@@ -271,7 +267,7 @@ def expected_evaluation(row):
 def test_any_batch_reads_back_row_by_row_in_order(rows):
     records = encode_evaluations(evaluations(*rows), DEFAULT, emit_query=True)
     assert [json.loads(record.value) for record in records] == list(map(expected_evaluation, rows))
-    assert [json.loads(r.key) for r in records] == [[r["trace_ids"], r["node_ids"]] for r in rows]
+    assert [json.loads(r.key) for r in records] == [list(r["texts"][:2]) for r in rows]
     assert not any(b"\n" in record.value for record in records)
 
 
@@ -301,8 +297,7 @@ def settled():
     judged = SettledColumns(
         stratum=stratum,
         ns=np.array([7, 9]),
-        trace_ids=["t-1", "t-3"],
-        node_ids=["", "n"],
+        texts=TextRows.of([("t-1", "", "q"), ("t-3", "n", "")]),
         event_times_ms=np.array([1000, 3000]),
         offsets=np.array([3, 5]),
         grades=GradeColumns.of([{"a": 1.0}, {"a": 0.5}]),
@@ -311,8 +306,7 @@ def settled():
     unjudged = SettledColumns(
         stratum=stratum,
         ns=np.array([8]),
-        trace_ids=["t-2"],
-        node_ids=["n"],
+        texts=TextRows.of([("t-2", "n", "")]),
         event_times_ms=np.array([2000]),
         offsets=np.array([4]),
         grades=GradeColumns.of([{}]),
@@ -413,7 +407,7 @@ def test_what_a_ranking_states_follows_the_values_and_its_levels_the_variant():
 
 
 def test_an_evaluation_has_its_levels_before_its_revision():
-    (plain,) = evaluations({}, {"trace_ids": "t-82"})
+    (plain,) = evaluations({}, {"texts": ("t-82", "n", "")})
     levels = DictionaryColumn.of([(("locale", "de"), ("device", "tv")), ()])
     first, second = values_of([replace(plain, levels=levels)])
     assert first["segments"] == {"locale": "de", "device": "tv"}

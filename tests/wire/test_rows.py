@@ -12,6 +12,7 @@ import pytest
 
 from evaluator.core.columns.grades import GradeColumns
 from evaluator.core.columns.interning import DictionaryColumn
+from evaluator.core.columns.texts import TextRows
 from evaluator.core.measures import MISSING, UNITS_PER_ONE, MeasureSet
 from evaluator.core.types.records import EvaluationColumns, SettledColumns, Stratum
 from evaluator.wire.outputs import rows
@@ -83,10 +84,8 @@ def some_evaluations(rng):
     return EvaluationColumns(
         stratum=labels,
         n_top=n_top,
-        trace_ids=[string(rng) for _ in range(n)],
-        node_ids=[string(rng) for _ in range(n)],
+        texts=TextRows.of([[string(rng) for _ in range(3)] for _ in range(n)]),
         event_times_ms=integers(rng, n),
-        queries=[string(rng) for _ in range(n)],
         revisions=integers(rng, n),
         grades=grades(rng, n),
         first_ranks=np.array(rng.choices([0, 1, 7, 1_001, 10**9], k=n_lists), np.int64),
@@ -102,8 +101,7 @@ def some_settled(rng, ns):
     return SettledColumns(
         stratum=labels,
         ns=np.array(ns, np.int64),
-        trace_ids=[string(rng) for _ in range(n)],
-        node_ids=[string(rng) for _ in range(n)],
+        texts=TextRows.of([[string(rng) for _ in range(3)] for _ in range(n)]),
         event_times_ms=integers(rng, n),
         offsets=integers(rng, n),
         grades=grades(rng, n),

@@ -324,6 +324,7 @@ def columns_of(rankings):
     members = {each.name: getattr(rankings, each.name) for each in fields(rankings)}
     ids, features = members["candidate_ids"].values(), members["features"]
     members["strata"] = members["strata"].values()
+    members["texts"] = list(members["texts"])
     if features is not None:
         members |= {each.name: getattr(features, each.name) for each in fields(features)}
     codes = Interner().of_column(rankings.candidate_ids)

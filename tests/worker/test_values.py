@@ -3,6 +3,7 @@
 import numpy as np
 
 from evaluator.core.columns.grades import GradeColumns
+from evaluator.core.columns.texts import TextRows
 from evaluator.core.measures import MISSING, UNITS_PER_ONE
 from evaluator.core.types.records import LoggedQuery, SettledColumns, Stratum
 from evaluator.core.types.tally import GroupedTally
@@ -20,8 +21,7 @@ def settled(values: list[list[float]]) -> SettledColumns:
     return SettledColumns(
         stratum=STRATUM,
         ns=np.arange(n),
-        trace_ids=[f"t-{i}" for i in range(n)],
-        node_ids=[""] * n,
+        texts=TextRows.of([(f"t-{i}", "", "") for i in range(n)]),
         event_times_ms=np.zeros(n, np.int64),
         offsets=np.arange(n),
         grades=GradeColumns.of([{"a": 1.0}] * n),

@@ -96,7 +96,7 @@ class Expiry:
         runs = np.diff(changes, append=len(times_ms))
         for first, n in zip(changes[runs > 1].tolist(), runs[runs > 1].tolist(), strict=True):
             run = rows[first : first + n]
-            texts = (self._queries.table[name][run].tolist() for name in ("trace_id", "node_id"))
-            names = list(zip(*texts, strict=True))
+            texts = self._queries.texts.of(run)
+            names = list(zip(texts.column(0), texts.column(1), strict=True))
             rows[first : first + n] = run[sorted(range(n), key=names.__getitem__)]
         return rows

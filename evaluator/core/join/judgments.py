@@ -230,7 +230,7 @@ class JudgedCandidates:
 
     def __init__(self, table: RowTable) -> None:
         self._table = table
-        self.candidates = RaggedColumns({"code": np.int32, "grade": np.float32, "by": np.uint8})
+        self.candidates = RaggedColumns({"code": np.int16, "grade": np.float32, "by": np.uint8})
         self.judgments = RaggedColumns(_HEAD)
 
     def replace(self, rows: IntArray, grades: GradeCodes, by: NDArray[np.uint16] | int) -> None:

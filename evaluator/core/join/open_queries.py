@@ -12,6 +12,7 @@ from evaluator.core.columns.interning import DictionaryColumn, Interner
 from evaluator.core.columns.key_hashes import KeyHashes
 from evaluator.core.columns.table import RaggedColumns, RowTable, span_indices
 from evaluator.core.join.judgments import GradeCodes, JudgedCandidates, Merged
+from evaluator.core.join.query_texts import TEXT_COLUMNS, QueryTexts
 from evaluator.core.join.row_index import KEY_COLUMNS, RowIndex
 from evaluator.core.join.stated import LEVEL_COLUMNS, Stated
 from evaluator.core.join.strata import Strata
@@ -30,7 +31,7 @@ from evaluator.core.types.records import FloatArray, IntArray, RankingColumns
 
 _COLUMNS: Mapping[str, DTypeLike] = {
     **KEY_COLUMNS,
-    "query": object,
+    **TEXT_COLUMNS,
     "stratum": np.int32,
     "event_ms": np.int64,
     "named_ms": np.int64,  # event time of the latest ranking of the key
@@ -65,14 +66,14 @@ _NEW: Mapping[str, object] = {
 _EXPIRED: Mapping[str, object] = {
     **dict.fromkeys(("stratum", "n_candidates", "n_ranked"), 0),
     **dict.fromkeys(("candidate_start", "rank_start", "top_start"), 0),
-    **dict.fromkeys(("trace_id", "node_id", "query"), None),
+    **dict.fromkeys(TEXT_COLUMNS, 0),
     "settled": True,
     "open": False,
 }
 """Columns of a query of which only the key matters, besides those of `_NEW`."""
 
-_ROW_BYTES = 450
-"""About the memory of a row besides the pools: columns, texts, timers."""
+_ROW_BYTES = 320
+"""About the memory of a row besides the pools: columns, index, timers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +133,14 @@ class OpenQueries:
         self._has_ties = ties
         self._has_published = published
         self._candidates = RaggedColumns(
-            {"code": np.int32, "published_ms": np.int64} if published else {"code": np.int32}
+            {"code": np.int16, "published_ms": np.int64} if published else {"code": np.int16}
         )
         bounds = {"first": np.uint8, "last": np.uint8} if ties else {}
         self._ranks = RaggedColumns({"rank": np.uint8, **bounds})
-        self._tops = RaggedColumns({"code": np.int32, "score": np.float64})
+        self._tops = RaggedColumns({"code": np.int16, "score": np.float64})
         self.judged = JudgedCandidates(self.table)
         self._results = RaggedColumns({"units": np.int64})
+        self.texts = QueryTexts(self.table)
         self._clean_codes_at = self._CODES_BEFORE_CLEANING
 
     def arrive(
@@ -176,8 +178,7 @@ class OpenQueries:
         """Starts or loads a query for each of *records*; returns their rows, `[n_records]`."""
         rankings, table = arrivals.rankings, self.table
         rows = self._allocate(arrivals.keys[records], event)
-        trace_ids, node_ids, table["query"][rows] = rankings.texts(records)
-        self.index.set_texts(rows, trace_ids, node_ids)
+        self.texts.add(rows, rankings.texts.picked(records))
         table["stratum"][rows] = arrivals.strata[records]
         table["event_ms"][rows] = arrivals.event_times_ms[records]
         table["named_ms"][rows] = arrivals.event_times_ms[records]
@@ -341,8 +342,7 @@ class OpenQueries:
         self.judged.discard(rows)
         self.drop_settled(rows)
         self.drop_results(rows[table["result_start"][rows] >= 0])
-        for texts in ("trace_id", "node_id", "query"):
-            table[texts][rows] = None
+        self.texts.discard(rows)
         if self.subtopics:
             for row in rows.tolist():
                 self.subtopics.pop(row, None)
@@ -350,7 +350,7 @@ class OpenQueries:
     @property
     def _pools(self) -> tuple[RaggedColumns, ...]:
         with_codes = self._candidates, self._tops, self.judged.candidates
-        return (*with_codes, self._ranks, self.judged.judgments, self._results)
+        return (*with_codes, self._ranks, self.judged.judgments, self._results, self.texts.pool)
 
     @property
     def n_bytes(self) -> int:
@@ -378,6 +378,7 @@ class OpenQueries:
             (self._ranks, "rank_start", rows, n_candidates * n_rankers),
             (self.judged.judgments, "applied_start", rows, table["n_applied"][rows]),
             (self._results, "result_start", valued, self.result_lengths(valued)),
+            (self.texts.pool, "text_start", rows, self.texts.of(rows).n_words),
         ):
             cleaned = crowded and pool in self._pools[:3]
             if pool.wasteful or cleaned:

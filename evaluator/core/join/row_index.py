@@ -1,6 +1,6 @@
 """Rows of the table of queries by key: an open hash table, without an object per key."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -13,7 +13,7 @@ from evaluator.core.types.records import IntArray
 _EMPTY: Final = -1
 _REMOVED: Final = -2
 
-KEY_COLUMNS: Final[Mapping[str, DTypeLike]] = {"trace_id": object, "node_id": object, "key": "V16"}
+KEY_COLUMNS: Final[Mapping[str, DTypeLike]] = {"key": "V16"}
 
 
 class RowIndex:
@@ -24,24 +24,15 @@ class RowIndex:
     """
 
     _FEWEST = 1 << 10
-    _MAX_SHARED = 1 << 14
 
     def __init__(self, table: RowTable) -> None:
         self._table = table
         self._slots: NDArray[np.int32] = np.full(self._FEWEST, _EMPTY, np.int32)
         self._n_used = 0  # slots that are not empty, at most
         self._n_rows = 0
-        self._node_ids: dict[str, str] = {}  # equal ones share an object, if they are few
 
     def __len__(self) -> int:
         return self._n_rows
-
-    def set_texts(self, rows: IntArray, trace_ids: Sequence[str], node_ids: Sequence[str]) -> None:
-        """Sets the texts of the keys of rows."""
-        if len(self._node_ids) > self._MAX_SHARED:
-            self._node_ids.clear()
-        self._table["trace_id"][rows] = trace_ids
-        self._table["node_id"][rows] = list(map(self._node_ids.setdefault, node_ids, node_ids))
 
     def keys_of(self, rows: IntArray) -> list[Key]:
         """The keys of rows."""

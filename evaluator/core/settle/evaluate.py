@@ -168,10 +168,8 @@ class Evaluator:
         return EvaluationColumns(
             stratum=stratum,
             n_top=n_top,
-            trace_ids=table["trace_id"][rows].tolist(),
-            node_ids=table["node_id"][rows].tolist(),
+            texts=self._queries.texts.of(rows),
             event_times_ms=table["event_ms"][rows],
-            queries=table["query"][rows].tolist(),
             revisions=table["revision"][rows].astype(np.int64),
             grades=self._queries.grades_of(rows),
             first_ranks=first_ranks,

@@ -182,8 +182,7 @@ class Settler:
         return SettledColumns(
             stratum=stratum,
             ns=indices + self._counts["settled"],
-            trace_ids=table["trace_id"][chosen].tolist(),
-            node_ids=table["node_id"][chosen].tolist(),
+            texts=queries.texts.of(chosen),
             event_times_ms=table["event_ms"][chosen],
             offsets=table["offset"][chosen],
             grades=of_part,

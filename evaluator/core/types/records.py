@@ -13,6 +13,7 @@ from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.columns.grades import GradeColumns
 from evaluator.core.columns.interning import DictionaryColumn
 from evaluator.core.columns.key_hashes import KeyHashes
+from evaluator.core.columns.texts import TextRows
 from evaluator.core.types.candidates import Described
 
 Log = Literal["rankings", "judgments"]
@@ -57,6 +58,28 @@ class DeadLetter(NamedTuple):
     headers: Sequence[tuple[str, bytes | None]] = ()
 
 
+class WithTexts:
+    """The texts of queries, made when they are asked for."""
+
+    __slots__ = ()
+    texts: TextRows
+
+    @property
+    def trace_ids(self) -> list[str]:
+        """`[n_rows]`."""
+        return self.texts.column(0)
+
+    @property
+    def node_ids(self) -> list[str]:
+        """`[n_rows]`."""
+        return self.texts.column(1)
+
+    @property
+    def queries(self) -> list[str]:
+        """Texts of queries: `[n_rows]`."""
+        return self.texts.column(2)
+
+
 @dataclass(slots=True)
 class Columns:
     """Members of both kinds of decoded batch.
@@ -71,8 +94,6 @@ class Columns:
 
     offsets: IntArray
     timestamps_ms: IntArray
-    trace_ids: list[str]
-    node_ids: list[str]
     key_hashes: KeyHashes
     hashes: NDArray[np.void]  # V16, of each value: equal values, equal hashes
     keys: ByteStrings  # of the record, for dead letters
@@ -86,13 +107,13 @@ class Columns:
     index_bits: int = field(default=0, kw_only=True)
 
     def __len__(self) -> int:
-        return len(self.trace_ids)
+        return len(self.offsets)
 
     @property
     def n_read(self) -> int:
         """Number of messages, heartbeats, and records that are left out or malformed."""
         others = self.n_left_out + len(self.malformed)
-        return len(self.trace_ids) + self.n_heartbeats + others
+        return len(self) + self.n_heartbeats + others
 
     @property
     def n_heartbeats(self) -> int:
@@ -159,7 +180,7 @@ class Ranks(NamedTuple):
 
 
 @dataclass(slots=True)
-class RankingColumns(Columns):
+class RankingColumns(Columns, WithTexts):
     """Decoded rankings of one partition.
 
     `candidate_ids` is flat: the ids of row 0, of row 1, ... in message order, repeated ids
@@ -174,7 +195,7 @@ class RankingColumns(Columns):
     explicit ranks.
     """
 
-    queries: list[str]
+    texts: TextRows  # trace_id, node_id, query
     strata: DictionaryColumn  # of `Stratum`
     candidate_counts: IntArray
     candidate_ids: DictionaryColumn
@@ -188,16 +209,6 @@ class RankingColumns(Columns):
     propensities: dict[int, Sequence[float]] = field(default_factory=dict)
     ranks: Ranks | None = None
 
-    def texts(self, records: IntArray) -> tuple[list[str], list[str], list[str]]:
-        """trace_ids, node_ids and queries of distinct *records*, ascending."""
-        if len(records) == len(self):
-            return self.trace_ids, self.node_ids, self.queries
-        chosen = records.tolist()
-        trace_ids, node_ids = (
-            [ids[at] for at in chosen] for ids in (self.trace_ids, self.node_ids)
-        )
-        return trace_ids, node_ids, [self.queries[at] for at in chosen]
-
 
 @dataclass(slots=True)
 class JudgmentColumns(Columns):
@@ -207,6 +218,8 @@ class JudgmentColumns(Columns):
     `subtopics[b]` is present for rows that have them.
     """
 
+    trace_ids: list[str]
+    node_ids: list[str]
     sources: list[str]
     judgment_ids: list[str | None]
     grades: GradeColumns
@@ -235,7 +248,7 @@ AnyStratum = Stratum | LevelStratum
 
 
 @dataclass(slots=True)
-class EvaluationColumns:
+class EvaluationColumns(WithTexts):
     """Evaluations of queries of one stratum; columns are `[n_queries]` except the flat ones.
 
     Either all queries have a value, or `units` is None. Flat columns are row-major: `first_ranks`
@@ -247,10 +260,8 @@ class EvaluationColumns:
 
     stratum: Stratum
     n_top: int  # candidates in each top, at most 3
-    trace_ids: list[str]
-    node_ids: list[str]
+    texts: TextRows  # trace_id, node_id, query
     event_times_ms: IntArray
-    queries: list[str]
     revisions: IntArray
     grades: GradeColumns  # running, in order of application
     first_ranks: IntArray
@@ -260,7 +271,7 @@ class EvaluationColumns:
     levels: DictionaryColumn | None = None  # of `Levels`; None without segments
 
     def __len__(self) -> int:
-        return len(self.trace_ids)
+        return len(self.texts)
 
 
 @dataclass(slots=True)
@@ -301,7 +312,7 @@ class WatermarkRecord(NamedTuple):
 
 
 @dataclass(slots=True)
-class SettledColumns:
+class SettledColumns(WithTexts):
     """Settled queries of one stratum; columns are `[n_queries]`, except `units`.
 
     `ns` are the numbers of the queries in the order of the task. Either all queries have a value,
@@ -310,8 +321,7 @@ class SettledColumns:
 
     stratum: Stratum
     ns: IntArray
-    trace_ids: list[str]
-    node_ids: list[str]
+    texts: TextRows  # trace_id, node_id, query
     event_times_ms: IntArray
     offsets: IntArray  # of the ranking in its log
     grades: GradeColumns

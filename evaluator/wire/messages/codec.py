@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from evaluator.core.columns.grades import GradeColumns
 from evaluator.core.columns.interning import DictionaryColumn
 from evaluator.core.columns.key_hashes import NO_KEYS
+from evaluator.core.columns.texts import TextRows
 from evaluator.core.types.records import FeatureColumns, JudgmentColumns, RankingColumns
 from evaluator.wire.messages.decoders import Decoders
 from evaluator.wire.messages.intake import Intake
@@ -51,11 +52,10 @@ def decode_rankings(
     read_many = partial(_decoders.rankings.rows, features=features, segments=segments)
     part_of = partial(RankingPart.of, features=features, segments=segments)
     parts = list(_parts(intake, read_many, _reference_path(Ranking, part_of)))
-    strings = list(chain.from_iterable(part.strings for part in parts))
     return RankingColumns(
-        **intake.columns(strings[0::3], strings[1::3]),
+        **intake.columns(),
         key_hashes=_key_hashes(parts),
-        queries=strings[2::3],
+        texts=TextRows.joined([part.texts for part in parts]),
         strata=DictionaryColumn.joined([part.strata for part in parts]),
         candidate_counts=np.concatenate([_NONE, *(part.candidate_counts for part in parts)]),
         candidate_ids=DictionaryColumn.joined([part.candidate_ids for part in parts]),
@@ -90,8 +90,10 @@ def decode_judgments(records: Records, *, max_future_skew_ms: int) -> JudgmentCo
     )
     strings = list(chain.from_iterable(part.strings for part in parts))
     return JudgmentColumns(
-        **intake.columns(strings[0::4], strings[1::4]),
+        **intake.columns(),
         key_hashes=_key_hashes(parts),
+        trace_ids=strings[0::4],
+        node_ids=strings[1::4],
         sources=strings[2::4],
         judgment_ids=list(chain.from_iterable(part.judgment_ids for part in parts)),
         grades=GradeColumns.joined([part.grades for part in parts]),

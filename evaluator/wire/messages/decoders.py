@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from evaluator.core.columns.grades import GradeColumns
+from evaluator.core.columns.texts import TextRows
 from evaluator.core.types.records import (
     SERVED,
     FeatureColumns,
@@ -86,7 +87,7 @@ class RankingDecoder:
         )
         return RankingPart(
             timestamps_ms=found.part("timestamps_ms", n_rows),
-            strings=found.column("strings", found["strings_size"]),
+            texts=TextRows.separated(found.text("strings", found["strings_size"])),
             key_hashes=found.part("key_hashes", n_rows),
             strata=self._strata.column(found.part("stratum_numbers", n_rows)),
             candidate_counts=counts,
@@ -158,7 +159,8 @@ class JudgmentDecoder:
         n_rows, n_grades = found["n_rows"], found["n_grades"]
         if not n_rows:
             return None
-        strings = found.column("strings", found["strings_size"])
+        text = str(found.text("strings", found["strings_size"]), "utf-8")
+        strings = text.split(SEPARATOR)[:-1]
         judgment_ids: list[str | None] = list(strings[3::4])
         for row in np.flatnonzero(found.part("has_judgment_id", n_rows) == 0).tolist():
             judgment_ids[row] = None

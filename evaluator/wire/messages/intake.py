@@ -92,7 +92,7 @@ class Intake:
             )
         )
 
-    def columns(self, trace_ids: list[str], node_ids: list[str]) -> dict[str, Any]:
+    def columns(self) -> dict[str, Any]:
         """The members of `Columns`, after all records were added."""
         positions = np.concatenate([np.zeros(0, np.int64), *self.positions])
         values = self.records.values[positions]
@@ -100,8 +100,6 @@ class Intake:
         return {
             "offsets": self.records.offsets[positions],
             "timestamps_ms": np.concatenate([np.zeros(0, np.int64), *self.timestamps_ms]),
-            "trace_ids": trace_ids,
-            "node_ids": node_ids,
             "hashes": np.frombuffer(b"".join(digests), "V16"),
             "keys": self.records.keys[positions],
             "values": values,

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from evaluator.core.columns.grades import GradeColumns
 from evaluator.core.columns.interning import DictionaryColumn
 from evaluator.core.columns.key_hashes import hashes_of
+from evaluator.core.columns.texts import TextRows
 from evaluator.core.features import filled
 from evaluator.core.types.records import (
     SERVED,
@@ -28,13 +29,10 @@ NO_TIMESTAMP: Final = -1
 
 @dataclass(slots=True)
 class RankingPart:
-    """Rows of rankings; members as in `RankingColumns`.
-
-    `strings` has three per row: trace_id, node_id, query.
-    """
+    """Rows of rankings; members as in `RankingColumns`."""
 
     timestamps_ms: IntArray  # NO_TIMESTAMP where the message has none
-    strings: list[str]
+    texts: TextRows
     key_hashes: NDArray[np.void]
     strata: DictionaryColumn
     candidate_counts: IntArray
@@ -63,7 +61,7 @@ class RankingPart:
         published_ms, exposed = message.all_published_ms(), message.exposure()
         return cls(
             timestamps_ms=_timestamp(message.timestamp_ms),
-            strings=[message.trace_id, message.node_id, message.query or ""],
+            texts=TextRows.of([(message.trace_id, message.node_id, message.query or "")]),
             key_hashes=hashes_of([message.trace_id], [message.node_id]),
             strata=DictionaryColumn.of(
                 [Stratum(message.model or "", message.variant or "", (SERVED, *names))]

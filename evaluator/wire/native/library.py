@@ -217,10 +217,6 @@ class Arrays:
         """A copy of the first *size* items of an array."""
         return self._arrays[name][:size].copy()
 
-    def text(self, name: str, size: int) -> str:
-        """The first *size* bytes of an array as text."""
-        return str(self._arrays[name][:size].tobytes(), "utf-8")
-
-    def column(self, name: str, size: int) -> list[str]:
-        """The strings in the first *size* bytes of an array, each with its separator."""
-        return self.text(name, size).split(SEPARATOR)[:-1]
+    def text(self, name: str, size: int) -> bytes:
+        """The first *size* bytes of an array."""
+        return self._arrays[name][:size].tobytes()

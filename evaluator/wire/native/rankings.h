@@ -13,7 +13,7 @@ struct rankings {
     int64_t *timestamps_ms, *candidate_counts; /* [n_rows] */
     int32_t *stratum_numbers;                  /* [n_rows] */
     byte *has_ranks;                           /* [n_rows] */
-    byte *strings; /* trace_id, node_id, query of each row */
+    byte *strings; /* trace_id, node_id, query of each row, then NUL up to a multiple of 8 */
     byte *key_hashes; /* KEY_HASH_BYTES of each row */
     int32_t *ids;   /* numbers of the candidate ids */
     double *scores; /* by row: served, then each scorer by name */
@@ -411,6 +411,8 @@ EXPORT void decode_rankings(const byte *text, const int64_t *starts, const int64
         if (!put_stratum(&row) || (out->n_segments && !put_levels(&row)) ||
             !put_texts(row.strings, N_STRINGS, MAX_MESSAGE_BYTES, out->strings, &out->strings_size))
             return;
+        while (out->strings_size % 8)
+            out->strings[out->strings_size++] = 0;
         put_key_hash(texts, out->key_hashes + out->n_rows * KEY_HASH_BYTES);
         put_scores(&row);
         out->timestamps_ms[out->n_rows] = row.timestamp_ms;

@@ -32,7 +32,7 @@ from evaluator.core.types.tally import Tally
 from evaluator.wire.canonical import encode_document
 from evaluator.wire.messages.models import MAX_FEATURES, MAX_NAME_BYTES
 from evaluator.wire.outputs import texts
-from evaluator.wire.outputs.rows import Column, OutputRows, Part, Source, Texts, rows_of
+from evaluator.wire.outputs.rows import Column, Names, OutputRows, Part, Source, Texts, rows_of
 from evaluator.wire.outputs.sizes import MAX_OFFERED_BYTES, OVERSIZE_OUTPUT, bounded, shorter_key
 from evaluator.wire.records import OutputRecord
 
@@ -78,15 +78,15 @@ def _evaluations_of_stratum(
     rows: EvaluationColumns, measures: MeasureSet, emit_query: bool
 ) -> Part:
     rankers, stratum = rows.stratum.rankers, _model_and_variant(rows.stratum)
-    ids = texts.strings(rows.trace_ids), texts.strings(rows.node_ids)
+    *ids, queries = texts.strings_of(rows.texts)
     columns: list[Column] = [
-        (b'{"trace_id":', ids[0]),
-        (b',"node_id":', ids[1]),
-        (b',"event_time_ms":', texts.integers(rows.event_times_ms)),
+        (b'{"trace_id":"', ids[0]),
+        (b'","node_id":"', ids[1]),
+        (b'","event_time_ms":', texts.integers(rows.event_times_ms)),
     ]
     if emit_query:
-        columns.append((stratum + b',"query":', texts.strings(rows.queries)))
-        stratum = b""
+        columns.append((stratum + b',"query":"', queries))
+        stratum = b'"'
     if rows.levels is not None:
         columns.append((stratum + b',"segments":', texts.levels(rows.levels)))
         stratum = b""
@@ -115,12 +115,12 @@ def encode_settled(
 def _settled_of_stratum(
     rows: SettledColumns, measures: MeasureSet, task: int, maturity_ms: int
 ) -> Part:
-    ids = texts.strings(rows.trace_ids), texts.strings(rows.node_ids)
+    *ids, _ = texts.strings_of(rows.texts)
     columns: list[Column] = [
         (b'{"n":', texts.integers(rows.ns)),
-        (b',"task":%d,"trace_id":' % task, ids[0]),
-        (b',"node_id":', ids[1]),
-        (b',"event_time_ms":', texts.integers(rows.event_times_ms)),
+        (b',"task":%d,"trace_id":"' % task, ids[0]),
+        (b'","node_id":"', ids[1]),
+        (b'","event_time_ms":', texts.integers(rows.event_times_ms)),
         (b',"settled_time_ms":', texts.integers(rows.event_times_ms, plus=maturity_ms)),
         (b',"offset":', texts.integers(rows.offsets)),
     ]
@@ -202,11 +202,11 @@ def encode_watermark(record: WatermarkRecord | None, *, task: int) -> list[Outpu
     return [OutputRecord(None, _encode(members))]
 
 
-def _records(ids: tuple[Texts, Texts], columns: Sequence[Column], end: bytes, n_rows: int) -> Part:
+def _records(ids: Sequence[Names], columns: Sequence[Column], end: bytes, n: int) -> Part:
     """Rows with the texts of trace_id and node_id as their key."""
-    trace_ids, node_ids = (texts._replace() for texts in ids)  # sources apart from the value's
-    key = (b"[", trace_ids), (b",", node_ids), (b"]", None)
-    return Part([*key, *columns, (end, None)], n_rows)
+    trace_ids, node_ids = (each._replace() for each in ids)  # sources apart from the value's
+    key = (b'["', trace_ids), (b'","', node_ids), (b'"]', None)
+    return Part([*key, *columns, (end, None)], n)
 
 
 def _model_and_variant(stratum: Stratum) -> bytes:

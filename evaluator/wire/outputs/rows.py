@@ -7,7 +7,7 @@ import ctypes
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, islice, repeat
-from typing import Final, NamedTuple, overload
+from typing import Any, Final, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -20,6 +20,7 @@ Headers = tuple[tuple[str, bytes], ...]
 MAX_FRAMING_BYTES: Final = 4 * 10 + 2
 """Of a record without headers: attributes, time, and four varints."""
 MAX_NUMBER_BYTES: Final = 20
+_FIRST: Final = np.zeros(1, np.int64)
 _KINDS: Final = {name: kind for kind, name in enumerate(("texts", "numbers", "ranks", "names"))}
 
 
@@ -53,10 +54,9 @@ class Numbers(NamedTuple):
 class TextPool:
     """JSON texts by number, to which texts are only added."""
 
-    def __init__(self) -> None:
-        self.joined = bytearray()  # each text is followed by one byte
-        self.ends = np.zeros(1, np.int64)  # `[n_texts + 1]`: text i is from ends[i] on
-        self.longest = 0
+    def __init__(self, joined: NDArray[np.uint8] | None = None, ends: IntArray = _FIRST) -> None:
+        self.joined: Any = bytearray() if joined is None else joined  # a byte follows each text
+        self.ends = ends  # `[n_texts + 1]`: text i is from ends[i] on
 
     def __len__(self) -> int:
         return len(self.ends) - 1
@@ -64,7 +64,6 @@ class TextPool:
     def add(self, lines: bytes) -> None:
         """Adds texts, each ended by a newline, which none of them contains."""
         ends = np.flatnonzero(np.frombuffer(lines, np.uint8) == ord("\n")) + 1
-        self.longest = max(self.longest, int(np.diff(ends, prepend=0).max(initial=0)))
         self.ends = np.concatenate((self.ends, ends + len(self.joined)))
         self.joined += lines
 
@@ -296,7 +295,8 @@ class _Columns:
                 _KINDS["ranks" if item.ranks else "numbers"], at, at + 8 * len(item.values)
             )
         at, ends = self._address(item.numbers, np.int32), item.pool.ends
-        self.max_bytes += item.pool.longest * len(item.numbers)
+        last, first = (ends.take(item.numbers + at, mode="clip").sum() for at in (1, 0))
+        self.max_bytes += int(last - first)
         return _Source(
             *(_KINDS["names"], at, at + 4 * len(item.numbers)),
             pool=self._address(np.frombuffer(item.pool.joined, np.uint8), np.uint8),

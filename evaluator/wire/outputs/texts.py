@@ -4,7 +4,7 @@ of Python per value.
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from itertools import compress, islice
+from itertools import chain, compress, islice
 from operator import add
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from evaluator.core.columns.grades import GradeColumns
 from evaluator.core.columns.interning import DictionaryColumn, Values
+from evaluator.core.columns.texts import WORD, TextRows
 from evaluator.core.measures import MISSING, UNITS_PER_ONE
 from evaluator.core.types.records import FloatArray, IntArray
 from evaluator.wire.outputs.rows import Members, Names, Numbers, TextPool, Texts
@@ -20,6 +21,7 @@ from evaluator.wire.outputs.rows import Members, Names, Numbers, TextPool, Texts
 UNIT: Final = 1 / UNITS_PER_ONE
 """One unit of a value; exact as a double."""
 MAX_CACHED_OBJECTS: Final = 30_000
+_NEWLINE: Final = ord("\n")
 
 _encode = msgspec.json.Encoder().encode
 _encode_lines = msgspec.json.Encoder().encode_lines
@@ -28,6 +30,25 @@ _encode_lines = msgspec.json.Encoder().encode_lines
 def strings(values: Iterable[object]) -> Texts:
     """The JSON text of each string, or of each JSON value."""
     return Texts(_encode_lines(values))
+
+
+def strings_of(rows: TextRows) -> list[Names]:
+    """The JSON text of each column, without its quotes."""
+    n_columns, bounds = rows.sizes.shape[1], rows.bounds
+    text, odd = rows.words.view(np.uint8), np.flatnonzero(~rows.plain)
+    if len(odd):
+        own = rows.flat().view(np.uint8)
+        bounds += WORD * (np.cumsum(rows.n_words) - rows.n_words - rows.starts)[:, None]
+        columns = map(rows.picked(odd).column, range(n_columns))
+        lines = _encode_lines(chain.from_iterable(zip(*columns, strict=True)))
+        escaped = np.frombuffer(lines[1:-2].replace(b'"\n"', b"\n") + b"\n", np.uint8)
+        ends = len(own) + np.flatnonzero(escaped == _NEWLINE) + 1
+        bounds[odd, 1:] = ends.reshape(-1, n_columns)
+        bounds[odd, 0] = np.append(len(own), ends)[:-1:n_columns]
+        text = np.concatenate((own, escaped))
+    pool = TextPool(text, np.append(bounds, len(text)))
+    every = np.arange(len(rows), dtype=np.int32) * (n_columns + 1)
+    return [Names(every + at, pool) for at in range(n_columns)]
 
 
 def names(column: DictionaryColumn, as_json: Callable[[Any], object] | None = None) -> Names:

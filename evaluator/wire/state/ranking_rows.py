@@ -17,6 +17,7 @@ from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.columns.interning import DictionaryColumn
 from evaluator.core.columns.key_hashes import hashes_of
 from evaluator.core.columns.table import span_indices
+from evaluator.core.columns.texts import WORD, TextRows, n_words
 from evaluator.core.join.changes import StartedRows
 from evaluator.core.measures.align import TOP
 from evaluator.core.types.records import (
@@ -45,6 +46,7 @@ _MEMBERS: Final = np.dtype([
     ("n_candidates", "<u2"),
     ("n_ranked", "<u2"),  # candidates, repeated ones counted once
     ("id_bytes", "<u4"),  # of the candidates
+    ("text_sizes", "<u4", 3),  # see `TextRows`
 ])  # fmt: skip
 _at: Final = struct.Struct(">q")
 
@@ -52,9 +54,7 @@ _at: Final = struct.Struct(">q")
 class _Row(msgspec.Struct, array_like=True):
     members: bytes
     hashes: bytes
-    trace_ids: list[str]
-    node_ids: list[str]
-    queries: list[str]
+    texts: bytes
     strata: list[Stratum]
     candidate_ids: bytes  # encoded ids, one after the other
     ranks: bytes  # with ties also the first and the last rank of each
@@ -87,9 +87,7 @@ class _Columns(NamedTuple):
 
     members: NDArray[np.void]  # `_MEMBERS`; strata are numbers of the commit
     hashes: NDArray[np.void]
-    trace_ids: list[str]
-    node_ids: list[str]
-    queries: list[str]
+    words: NDArray[np.uint64]  # of texts
     ids: list[bytes]
     n_lists: IntArray
     ranks: NDArray[np.uint16]  # [n_ranks, 1], or 3 with ties
@@ -109,9 +107,14 @@ def ranking_rows(started: Sequence[StartedRows]) -> tuple[IntArray, list[bytes]]
     n_candidates = members["n_candidates"].astype(np.int64)
     ends = (
         np.append(0, np.cumsum(lengths))[cuts].tolist()
-        for lengths in (n_candidates, n_candidates * columns.n_lists, columns.n_lists)
+        for lengths in (
+            *(n_candidates, n_candidates * columns.n_lists, columns.n_lists),
+            n_words(members["text_sizes"]),
+        )
     )
-    of_ids, of_ranks, of_lists = ([slice(*each) for each in pairwise(every)] for every in ends)
+    of_ids, of_ranks, of_lists, of_words = (
+        [slice(*each) for each in pairwise(every)] for every in ends
+    )
     all_strata = np.concatenate([rows.strata for rows in started]).tolist()
     rows = []
     for at, (first, end) in enumerate(pairwise(cuts)):
@@ -121,7 +124,7 @@ def ranking_rows(started: Sequence[StartedRows]) -> tuple[IntArray, list[bytes]]
         members["stratum"][part] = list(map(numbers.__getitem__, strata))
         row = (
             *(members[part].tobytes(), columns.hashes[part].tobytes()),
-            *(columns.trace_ids[part], columns.node_ids[part], columns.queries[part]),
+            columns.words[of_words[at]].tobytes(),
             list(map(labels.__getitem__, numbers)),
             b"".join(columns.ids[of_ids[at]]),
             columns.ranks[of_ranks[at]].tobytes(),
@@ -148,18 +151,17 @@ def _columns_of(rows: StartedRows) -> _Columns:
     numbers = ids.numbers[_spans(counts, records)]
     ends = np.append(0, np.cumsum(sizes[numbers]))
     last = np.cumsum(counts[records])
-    trace_ids, node_ids, queries = rankings.texts(records)
+    texts = rankings.texts.picked(records)
     members = np.zeros(len(records), _MEMBERS)
     members["offset"], members["event_ms"] = rows.offsets, rows.event_times_ms
     members["n_candidates"], members["n_ranked"] = counts[records], ranked.n_ranked[records]
+    members["text_sizes"] = texts.sizes
     members["id_bytes"] = ends[last] - ends[last - counts[records]]
     ranks, of_rank = (ranked.ranks, *(ranked.ties or ())), _spans(counts * n_lists, records)
     return _Columns(
         members,
         rows.hashes,
-        trace_ids,
-        node_ids,
-        queries,
+        texts.flat(),
         encoded[numbers].tolist(),
         n_lists[records],
         np.stack([each[of_rank] for each in ranks], axis=1).astype("<u2", copy=False),
@@ -249,14 +251,15 @@ class _Rows:
 
     def _check(self, n: IntArray) -> None:
         """Compares the lengths of all columns of each row."""
-        of_members = np.column_stack((self._n_lists, self._n_ranks, self._id_bytes))
+        words = n_words(self._members["text_sizes"])
+        of_members = np.column_stack((self._n_lists, self._n_ranks, self._id_bytes, words))
         sums = np.add.reduceat(of_members, self._first_of)
         n_levels = n * np.array([bool(row.levels) for row in self._rows])
-        wanted = [n, n, n, n_levels, 16 * n, *(sums * [8 * TOP, 2 * self._n_bounds, 1]).T]
+        wanted = [n_levels, 16 * n, *(sums * [8 * TOP, 2 * self._n_bounds, 1, WORD]).T]
         columns: list[tuple[Sized, ...]] = [
             (
-                *(row.trace_ids, row.node_ids, row.queries, row.level_numbers, row.hashes),
-                *(row.top_scores, row.ranks, row.candidate_ids),
+                *(row.level_numbers, row.hashes),
+                *(row.top_scores, row.ranks, row.candidate_ids, row.texts),
             )
             for row in self._rows
         ]
@@ -281,14 +284,13 @@ class _Rows:
         )
         rare = {row: each for row, (of, place) in enumerate(chosen) if (each := of.rare.get(place))}
         no_times, nothing = np.empty(0, np.int64), ByteStrings.of([None] * len(at))
-        trace_ids = [row.trace_ids[place] for row, place in chosen]
-        node_ids = [row.node_ids[place] for row, place in chosen]
+        stored_texts = b"".join([row.texts for row in self._rows])
+        texts = TextRows.stored(stored_texts, members["text_sizes"].astype(np.int64)).picked(at)
         return times, RankingColumns(
             offsets=offsets,
             timestamps_ms=times,
-            trace_ids=trace_ids,
-            node_ids=node_ids,
-            key_hashes=hashes_of(trace_ids, node_ids),
+            texts=texts,
+            key_hashes=hashes_of(texts.column(0), texts.column(1)),
             hashes=np.frombuffer(b"".join(row.hashes for row in self._rows), "V16")[at],
             keys=nothing,
             values=nothing,
@@ -296,7 +298,6 @@ class _Rows:
             heartbeat_timestamps_ms=no_times,
             malformed=[],
             next_offset=int(offsets[-1]) + 1 if len(at) else 0,
-            queries=[row.queries[place] for row, place in chosen],
             strata=DictionaryColumn(self._strata, self._stratum_of[at].astype(np.int32)),
             candidate_counts=counts,
             candidate_ids=self._ids(at, int(counts.sum())),
