@@ -3,26 +3,50 @@
 import argparse
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
-from evaluator.adapters.kafka import read_weights, write_to_weights
+from evaluator.adapters.kafka import Connection, read_weights, write_to_weights
 from evaluator.cli.exits import UsageError
 from evaluator.cli.wiring import connection_of, warn
 from evaluator.config import Settings
+from evaluator.core.alarms.sums import KEPT_HOURS
+from evaluator.core.alarms.ticks import HOUR_MS
+from evaluator.core.online.carriers import Carrier
 from evaluator.core.online.watched import AlarmCommand, SeriesName
 from evaluator.replay.ranges import parse_time_ms
 from evaluator.tables import format_table, printable, utc_time
-from evaluator.wire.alarms.records import AlarmRefused, EventRecord, command_record, read_event
+from evaluator.wire.alarms.records import (
+    AlarmRefused,
+    CarrierRecord,
+    EventRecord,
+    command_record,
+    read_event,
+)
 from evaluator.wire.alarms.state import request_key
 
 MAX_EXCLUDED_MS: Final = 8 * 7 * 86_400_000
-_HEADER: Final = ("series", "alarm", "event (UTC)", "observed", "expected", "onset (UTC)")
+_HEADER: Final = (
+    "series",
+    "alarm",
+    "event (UTC)",
+    "observed",
+    "expected",
+    "onset (UTC)",
+    "carried by",
+)
 
 
 def list(options: argparse.Namespace, settings: Settings) -> int:  # noqa: A001 - the command's name
     """`alarms list`: the series that have had an event, and whether their alarm is on."""
-    connection, prefix = connection_of(options.source, settings), settings.topic_prefix
+    events = _events(connection_of(options.source, settings), settings.topic_prefix)
+    rows = [_row(event) for event in sorted(events, key=lambda event: event.time_ms)]
+    print(format_table(_HEADER, rows, numbers=(3, 4)) if rows else "No alarm has been on yet.")
+    return 0
+
+
+def _events(connection: Connection, prefix: str) -> Sequence[EventRecord]:
+    """The last event of each series."""
     records = asyncio.run(read_weights(connection, prefix, "alarms"))
     latest = {record.key: record.value for record in records}
     events, n_unreadable = [], 0
@@ -33,27 +57,28 @@ def list(options: argparse.Namespace, settings: Settings) -> int:  # noqa: A001 
             n_unreadable += 1
     if n_unreadable:
         warn(f"{n_unreadable} unreadable records of alarms are ignored.")
-    rows = [_row(event) for event in sorted(events, key=lambda event: event.time_ms)]
-    print(format_table(_HEADER, rows, numbers=(3, 4)) if rows else "No alarm has been on yet.")
-    return 0
+    return events
+
+
+def _series_text(event: EventRecord) -> str:
+    labels = [f"{name}={value}" for name, value in event.series.items() if value]
+    return printable(" ".join(labels))
 
 
 def _row(event: EventRecord) -> Sequence[str]:
-    labels = [f"{name}={value}" for name, value in event.series.items() if value]
-    is_on = event.event in {"on", "acknowledge"} or (
-        event.event == "exclude" and event.drop is not None
-    )
-    state = ("acknowledged" if event.event == "acknowledge" else "on") if is_on else "off"
+    state = ("acknowledged" if event.event == "acknowledge" else "on") if event.is_on else "off"
     figures = ["", "", ""]
     if None not in (event.onset_ms, event.observed, event.expected):
         since = utc_time((event.onset_ms or 0) / 1000, "%Y-%m-%d %H:%M")
         figures = [f"{event.observed:.4f}", f"{event.expected:.4f}", since]
-    return [
-        printable(" ".join(labels)),
-        state,
-        utc_time(event.time_ms / 1000, "%Y-%m-%d %H:%M"),
-        *figures,
-    ]
+    at = utc_time(event.time_ms / 1000, "%Y-%m-%d %H:%M")
+    return [_series_text(event), state, at, *figures, carried_text(event.carried_by)]
+
+
+def carried_text(carriers: Iterable[Carrier | CarrierRecord]) -> str:
+    """The levels that carry a drop, each with its share of it."""
+    named = ((f"{of.segment}=" if of.segment else "", of.level, of.share) for of in carriers)
+    return ", ".join(printable(f"{segment}{level} {share:.0%}") for segment, level, share in named)
 
 
 def acknowledge(options: argparse.Namespace, settings: Settings) -> int:
@@ -98,10 +123,31 @@ def _send(
         series[label] = value
     if not series and action != "exclude":
         raise UsageError(f"{action} needs a series, e.g. --series model=gamma; see `alarms list`.")
-    number = f"{time.time_ns() // 1_000_000}-{action}"
+    now_ms = time.time_ns() // 1_000_000
+    number = f"{now_ms}-{action}"
     command = AlarmCommand(number, action, series, from_ms, to_ms)
     connection = connection_of(options.source, settings)
+    _require_effect(command, _events(connection, settings.topic_prefix), now_ms)
     key, value = request_key(number), command_record(command).value
     asyncio.run(write_to_weights(connection, settings.topic_prefix, key, value))
     print("Sent to the leader: it takes effect once, when the open quarter of an hour is closed.")
     return 0
+
+
+def _require_effect(command: AlarmCommand, events: Sequence[EventRecord], now_ms: int) -> None:
+    """Raises UsageError for a command that changes nothing; warns of one that may not."""
+    named = [event for event in events if command.series.items() <= event.series.items()]
+    if command.action == "exclude":
+        if command.series and not named:
+            warn("no alarm of these series has been on yet: check their labels in /status.")
+        if command.to_ms <= now_ms - KEPT_HOURS * HOUR_MS:
+            warn(
+                "these hours are more than 8 weeks old. The leader keeps no older ones, so this "
+                "has no effect, unless it watches messages that old."
+            )
+    elif not any(event.is_on for event in named):
+        which = "; ".join(_series_text(event) for event in events if event.is_on)
+        raise UsageError(
+            f"no alarm of these series is on, so there is nothing to {command.action}. "
+            f"On: {which or 'none'}."
+        )

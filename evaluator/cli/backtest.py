@@ -11,6 +11,7 @@ from typing import Final
 from tqdm import tqdm
 
 from evaluator.adapters.files import NewFile, read_file
+from evaluator.cli.alarms import carried_text
 from evaluator.cli.batch import commands_of
 from evaluator.cli.exits import UsageError
 from evaluator.cli.ranges import read_rules_of, replay_rules_of, source_of
@@ -208,18 +209,10 @@ def _alarm_row(series: str, span: Span) -> list[str]:
     if alarm is None:
         raise TypeError("an alarm that is on has figures")
     ended = "still on" if span.off_ms is None else _minute(span.off_ms)
-    carried = [
-        printable(
-            f"{of.segment}={of.level} {of.share:.0%}"
-            if of.segment
-            else f"{of.level} {of.share:.0%}"
-        )
-        for of in span.on.carried_by
-    ]
     return [
         *(series, _minute(alarm.since_ms), ended, _minute(alarm.onset_ms)),
         *(f"{alarm.observed:.4f}", f"{alarm.expected:.4f}", f"{alarm.se:.4f}"),
-        *(f"{alarm.evidence:.1f}", ", ".join(carried)),
+        *(f"{alarm.evidence:.1f}", carried_text(span.on.carried_by)),
     ]
 
 

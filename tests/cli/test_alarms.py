@@ -1,18 +1,22 @@
 """`evaluator alarms`: the table of series, and what is sent to the leader."""
 
 import json
+import time
 
 import pytest
 
 from evaluator.cli import alarms, main
 from evaluator.core.alarms.series import Alarm
 from evaluator.core.online.alarm_watch import SeriesEvent
+from evaluator.core.online.carriers import MIX, Carrier
 from evaluator.core.online.watched import SeriesName
 from evaluator.wire.alarms.records import AlarmRefused, event_record, read_command, read_commands
 from evaluator.wire.records import OutputRecord
 
 SOURCE = "--source=kafka://localhost:9092"
 NAME = SeriesName("gamma", "prod", "served", "ndcg@10", "", "", "own")
+CARRIER = Carrier("locale", "de", 0.7, 0.3, -0.1)
+MIXED = Carrier("", MIX, 0.25, 0.0, -0.01)
 ALARM = Alarm(7_200_000, 3_600_000, 6, 0.031, 0.571, 0.602, 0.006, 1.7, 41_210)
 
 
@@ -41,7 +45,7 @@ def test_the_table_has_the_last_event_of_each_series(topics, capsys):
     events = [
         SeriesEvent("on", NAME, 7_200_000, ALARM),
         SeriesEvent("on", german, 8_100_000, ALARM),
-        SeriesEvent("off", NAME, 90_000_000, ALARM),
+        SeriesEvent("off", NAME, 90_000_000, ALARM, (CARRIER, MIXED)),
         SeriesEvent("acknowledge", german, 9_000_000, ALARM._replace(acknowledged=True)),
         SeriesEvent("exclude", NAME._replace(kind="constant"), 95_000_000, None),
     ]
@@ -58,11 +62,12 @@ def test_the_table_has_the_last_event_of_each_series(topics, capsys):
     assert "1970-01-01 02:30" in lines[1]
     assert "0.5710" in lines[2]
     assert "0.6020" in lines[2]
-    assert lines[2].endswith("1970-01-01 01:00")
+    assert lines[2].endswith("1970-01-01 01:00  locale=de 70%, change of mix 25%")
 
 
 def test_commands_are_sent_with_their_series(topics, capsys):
-    _, written = topics
+    records, written = topics
+    records.append(event_record(SeriesEvent("on", NAME, 7_200_000, ALARM)))
     series = ["--series", "model=gamma", "--series", "kind=own"]
     assert main(["alarms", "acknowledge", SOURCE, *series]) == 0
     assert main(["alarms", "accept", SOURCE, *series]) == 0
@@ -75,6 +80,38 @@ def test_commands_are_sent_with_their_series(topics, capsys):
     for key, command in written:
         assert key == ["alarm_command", command.id]
         assert command.applied_ms == 0
+
+
+def test_a_command_without_an_alarm_is_refused(topics, capsys):
+    records, written = topics
+    other = NAME._replace(model="delta")
+    records += [
+        event_record(SeriesEvent("on", NAME, 7_200_000, ALARM)),
+        event_record(SeriesEvent("off", other, 7_200_000, ALARM)),
+    ]
+    for series, action in (("model=delta", "accept"), ("model=gama", "acknowledge")):
+        assert main(["alarms", action, SOURCE, "--series", series]) == 2
+        error = capsys.readouterr().err
+        assert f"no alarm of these series is on, so there is nothing to {action}." in error
+        assert "On: model=gamma variant=prod" in error
+    assert not written
+    records.clear()
+    assert main(["alarms", "accept", SOURCE, "--series", "model=gamma"]) == 2
+    assert "On: none." in capsys.readouterr().err
+
+
+def test_an_exclusion_that_may_have_no_effect_is_sent_with_a_warning(topics, capsys):
+    _, written = topics
+    times = ["--from", "2020-12-24T00:00Z", "--to", "2020-12-25T00:00Z"]
+    assert main(["alarms", "exclude", SOURCE, *times, "--series", "model=gama"]) == 0
+    error = capsys.readouterr().err
+    assert "no alarm of these series has been on yet: check their labels" in error
+    assert "these hours are more than 8 weeks old" in error
+    now_ms = time.time_ns() // 1_000_000
+    times = ["--from", str(now_ms), "--to", str(now_ms + 3_600_000)]
+    assert main(["alarms", "exclude", SOURCE, *times]) == 0
+    assert not capsys.readouterr().err
+    assert len(written) == 2
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,9 @@
 from evaluator.cli.watching import watch_rules_of
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
+from evaluator.core.online.alarm_watch import AlarmWatch
+from evaluator.core.online.watched import SeriesName
+from tests.core.alarms.worlds import FIRST, feed
 
 
 def test_an_objective_under_two_spellings_is_one_series():
@@ -14,3 +17,19 @@ def test_an_objective_under_two_spellings_is_one_series():
     templates = watch_rules_of(made, measure_set(made)).templates()
     assert len(templates) == len(set(templates)) == 3
     assert [of.kind for of in templates] == ["own", "constant", "own"]
+
+
+def test_weighted_clicks_are_not_bounded():
+    made = Settings(
+        measures=("mrr", "ips_dcg@10"),
+        alarm_measures=("mrr", "ips_dcg@10"),
+        implicit_sources=("click",),
+    )
+    rules = watch_rules_of(made, measure_set(made))
+    assert rules.unbounded == {"ips_dcg@10"}
+    watch = AlarmWatch(rules, n_tasks=1)
+    for measure, skewed in (("mrr", True), ("ips_dcg@10", False)):
+        series = watch.new_series(SeriesName("m", "", "served", measure, "", "", "own"))
+        feed(series, range(FIRST, FIRST + 3 * 168), 0.9)
+        limits = [look.threshold > rules.alarms.thresholds[look.hours] for look in series.looks]
+        assert limits == [skewed] * 4

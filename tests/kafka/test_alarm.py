@@ -5,6 +5,7 @@ of them the ranker gets worse on the last day.
 """
 
 import json
+import re
 from contextlib import ExitStack
 from dataclasses import replace
 from random import Random
@@ -79,4 +80,6 @@ def test_a_drop_reaches_the_receiver_and_no_drop_reaches_nobody(make_world, star
         ("EvaluatorQualityAlarm", "falls")
     }
     assert alarms[0]["labels"]["measure"] == "ndcg@10"
-    assert "is lower than its past weeks explain" in alarms[0]["annotations"]["summary"]
+    summary, url = (alarms[0]["annotations"][name] for name in ("summary", "runbook_url"))
+    assert re.search(r"is 0\.\d{3}, expected 0\.\d{3}: lower than its past weeks explain", summary)
+    assert url == "docs/runbooks.md#evaluatorqualityalarm"

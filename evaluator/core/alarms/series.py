@@ -88,9 +88,12 @@ class AlarmSeries:
         kind: the kind of reference.
         rules: tolerance and budget.
         constant: of the kind "constant", the lowest accepted mean.
+        bounded: the values are in [0, 1].
     """
 
-    def __init__(self, kind: Kind, rules: AlarmRules, *, constant: float = 0.0) -> None:
+    def __init__(
+        self, kind: Kind, rules: AlarmRules, *, constant: float = 0.0, bounded: bool = True
+    ) -> None:
         self.kind: Kind = kind
         self.hourly = HourlySums()
         self.exclusions = Exclusions()
@@ -99,6 +102,7 @@ class AlarmSeries:
         self.looks: list[Look] = []
         self._rules = rules
         self._constant = constant
+        self._bounded = bounded and kind != "pair"
         self._week: int | None = None
         self._moved = _Moved(0, 0.0)
         # The hours of the last tick, until more than the open tick changes.
@@ -184,8 +188,8 @@ class AlarmSeries:
         else:
             hours = self.hours_before(hour, _LONGEST_HOURS, reference)
         self._past = hour, hours
-        bounded = self.kind != "pair"
-        return look_at(hours, reference, self._rules, moved=self._moved.variance, bounded=bounded)
+        moved = self._moved.variance
+        return look_at(hours, reference, self._rules, moved=moved, bounded=self._bounded)
 
     def hours_before(self, hour: int, n: int, reference: Reference | None = None) -> list[Hour]:
         """The *n* hours that end with *hour*, newest first; [] without a reference."""
@@ -271,7 +275,8 @@ class AlarmSeries:
 
     def copy(self) -> "AlarmSeries":
         """A series of its own with the same past."""
-        made = AlarmSeries(self.kind, self._rules, constant=self._constant)
+        constant, bounded = self._constant, self._bounded
+        made = AlarmSeries(self.kind, self._rules, constant=constant, bounded=bounded)
         made.load(self.state(), {day: self.hourly.day(day) for day in self.hourly.days()})
         return made
 

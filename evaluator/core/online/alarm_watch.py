@@ -13,6 +13,7 @@ from evaluator.core.alarms.look import Hour
 from evaluator.core.alarms.series import Alarm, AlarmSeries, EventName, NothingToDoError
 from evaluator.core.alarms.sums import KEPT_HOURS, unit_of
 from evaluator.core.alarms.ticks import HOUR_MS, TICK_MS, hour_before
+from evaluator.core.online.carriers import Carrier, carriers_of
 from evaluator.core.online.ordered_merge import (
     OrderedMerge,
     SettledGap,
@@ -25,19 +26,7 @@ from evaluator.core.types.records import WatermarkRecord
 MAX_LEFT_OUT: Final = 1_000
 """Series beyond the limit that are counted."""
 MAX_COMMANDS: Final = 1_000
-_CARRIED: Final = 0.8
-_MAX_CARRIED: Final = 10
 FORMAT: Final = 1
-
-
-class Carrier(NamedTuple):
-    """A level that carries a drop: its share of the drop and of the queries, and its change."""
-
-    segment: str
-    level: str
-    share: float
-    queries_share: float
-    change: float
 
 
 class SeriesEvent(NamedTuple):
@@ -166,7 +155,8 @@ class AlarmWatch:
     def new_series(self, name: SeriesName) -> AlarmSeries:
         """A series without queries."""
         constant = dict(self._rules.objectives).get(name.measure, 0.0)
-        return AlarmSeries(name.kind, self._rules.alarms, constant=constant)
+        bounded = name.measure not in self._rules.unbounded
+        return AlarmSeries(name.kind, self._rules.alarms, constant=constant, bounded=bounded)
 
     @property
     def _is_idle(self) -> bool:
@@ -301,28 +291,24 @@ class AlarmWatch:
         return COVERAGE if name != coverage and of is not None and of.alarm is not None else ""
 
     def _carried_by(self, name: SeriesName, alarm: Alarm | None) -> tuple[Carrier, ...]:
-        """The levels that carry most of a drop, the largest share first."""
-        if alarm is None or name.segment or name.kind != "own":
+        """The levels that carry most of a drop, the largest share first, of the segment that
+        explains most; EVERYWHERE if the shares of all levels are like those of their queries.
+        """
+        if alarm is None or name.segment or name.kind != "own" or not self._rules.levels:
             return ()
         hour = hour_before(alarm.since_ms)
-        whole = self.series[name].hours_before(hour, alarm.window_hours)
-        queries, lack = _sums(whole)
-        found = []
+        queries, lack = _sums(self.series[name].hours_before(hour, alarm.window_hours))
+        if not queries or not lack:
+            return ()
+        by_segment: dict[str, list[Carrier]] = {}
         for segment, level in self._rules.levels:
-            series = self.series.get(name._replace(segment=segment, level=level))
-            n, of_level = (
-                (0, 0.0) if series is None else _sums(series.hours_before(hour, alarm.window_hours))
-            )
-            if n and lack:
-                found.append(Carrier(segment, level, of_level / lack, n / queries, of_level / n))
-        found.sort(key=lambda carrier: -carrier.share)
-        carried, total = [], 0.0
-        for carrier in found[:_MAX_CARRIED]:
-            if total >= _CARRIED or carrier.share <= 0:
-                break
-            carried.append(carrier)
-            total += carrier.share
-        return tuple(carried)
+            if (series := self.series.get(name._replace(segment=segment, level=level))) is None:
+                continue
+            n, of_level = _sums(series.hours_before(hour, alarm.window_hours))
+            if n:
+                carrier = Carrier(segment, level, of_level / lack, n / queries, of_level / n)
+                by_segment.setdefault(segment, []).append(carrier)
+        return carriers_of(list(by_segment.values()), lack / queries)
 
     def view(self) -> AlarmsView:
         """All series as of the last closed tick."""

@@ -9,7 +9,7 @@ from evaluator.core.alarms.sums import UNITS_PER_ONE
 from evaluator.core.online.ordered_merge import SettledQuery
 
 COVERAGE: Final = "coverage"
-"""The measure of the series of judged shares."""
+"""The measure of the series of judged shares; silence that counts as a grade is no judgment."""
 
 
 class SeriesName(NamedTuple):
@@ -52,7 +52,7 @@ class Template(NamedTuple):
     def units(self, query: SettledQuery) -> int | None:
         """The value of a query in units of 2^-40; None if it is not one of the series."""
         if not self.rankers:
-            return UNITS_PER_ONE if query.grades else 0
+            return UNITS_PER_ONE if query.grades and not query.silent else 0
         if self.segment and query.segments.get(self.segment) != self.level:
             return None
         found = [query.units.get(ranker, {}).get(self.measure) for ranker in self.rankers]
@@ -72,6 +72,7 @@ class WatchRules:
         pairs: two rankers whose difference is watched.
         objectives: the lowest accepted mean of a measure of the served order.
         maturity_ms: age at which queries settle.
+        unbounded: measures with values outside of [0, 1].
     """
 
     alarms: AlarmRules
@@ -81,6 +82,7 @@ class WatchRules:
     pairs: tuple[tuple[str, str], ...] = ()
     objectives: tuple[tuple[str, float], ...] = ()
     maturity_ms: int = 0
+    unbounded: frozenset[str] = frozenset()
 
     def templates(self) -> list[Template]:
         """The series of a model and variant, in the order in which they are declared."""

@@ -58,6 +58,14 @@ class _Command(msgspec.Struct):
     applied_ms: Count = 0
 
 
+class CarrierRecord(msgspec.Struct):
+    """A carrier of a drop."""
+
+    segment: str
+    level: str
+    share: float
+
+
 class EventRecord(msgspec.Struct):
     """Members of an event that a table shows."""
 
@@ -68,6 +76,14 @@ class EventRecord(msgspec.Struct):
     drop: float | None = None
     observed: float | None = None
     expected: float | None = None
+    carried_by: list[CarrierRecord] = []
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the alarm of the series is on after it."""
+        return self.event in {"on", "acknowledge"} or (
+            self.event == "exclude" and self.drop is not None
+        )
 
 
 read_event: Final[Reader[EventRecord]] = Reader(

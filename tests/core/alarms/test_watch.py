@@ -206,6 +206,18 @@ def test_the_coverage_explains_that_values_may_not_be_comparable():
     assert served.unverifiable == COVERAGE
 
 
+def test_silence_that_counts_as_a_grade_is_no_judgment():
+    queries = [
+        query._replace(silent=(query.event_time_ms - START_MS) // HOUR_MS >= DROP_HOUR)
+        for query in settled_world(2, hours=HOURS, drop_hour=HOURS)
+    ]
+    assert all(query.grades or not query.units for query in queries)
+    [on] = [e for e in watched(batches(queries, 1)).events if e.name == "on"]
+    assert on.series == SHARE
+    assert on.alarm.observed < 0.7
+    assert on.alarm.expected > 0.85
+
+
 def hash_of(query):
     return sum(query.node_id.encode())
 
