@@ -46,10 +46,10 @@ def measure_set(settings: Settings) -> MeasureSet:
             "unjudged. Set silence to zero, and send exposed or exposed_top in rankings."
         )
     judging = (settings.gate_measure, *dict(settings.gate_guardrails)) if settings.learns else ()
-    settled_only = of_seen | {measure.canonical for _, measure in measures.of_clicks}
-    if found := settled_only & {measures.canonical_of(name) for name in judging}:
+    alike = {each.canonical for _, each in measures.of_clicks if each.kind.cutoff == "never"}
+    if found := (of_seen | alike) & {measures.canonical_of(name) for name in judging}:
         raise ConfigError(
-            f"gate_measure or gate_guardrails names {min(found)}, which only logged rankers have. "
+            f"gate_measure or gate_guardrails names {min(found)}, which does not compare rankers. "
             "Name another measure."
         )
     _refuse_above_one(settings, measures)

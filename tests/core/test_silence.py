@@ -186,7 +186,7 @@ def test_gaps_that_nobody_asks_about_any_more_are_dropped():
                 "learning": "propose",
                 "gate_measure": "ctr@5",
             },
-            "gate_guardrails names ctr@5, which only logged rankers have",
+            "gate_guardrails names ctr@5, which does not compare rankers",
         ),
     ],
 )

@@ -2,6 +2,7 @@
 
 from fractions import Fraction
 from math import log2
+from random import Random
 
 import numpy as np
 import pytest
@@ -9,8 +10,11 @@ import pytest
 from evaluator import evaluate
 from evaluator.config import ConfigError, Settings
 from evaluator.config.measures import measure_set
-from evaluator.core.measures import MISSING, UNITS_PER_ONE
+from evaluator.core.measures import MISSING, UNITS_PER_ONE, MeasureSet
 from evaluator.core.measures.exact_sums import StratumTotals, Sums, squares_of, sums_of_columns
+from evaluator.core.online.offline_ranking import OfflineRanking, Ranked
+from evaluator.wire.outputs.encoding import encode_settled
+from evaluator.wire.outputs.settled import decode_settled
 from evaluator.wire.state.task_rows import totals_document, totals_from
 from tests.core.build import Task, judgment, ranking, units
 
@@ -78,11 +82,59 @@ def test_no_sum_wraps():
     assert totals_from(totals_document(totals)) == totals
 
 
+def test_weights_have_the_values_that_they_would_have_had_as_a_scorer():
+    random = Random(3)
+    measures = MeasureSet.parse(["mrr", "ips_dcg@2", "ips_clicks"])
+    compared = 0
+    for _ in range(60):
+        ids = [f"c{n}" for n in range(random.randrange(1, 6))]
+        scores = [random.choice((0.0, 1.0, 2.0)) for _ in ids]
+        propensities = [random.choice((1, 0.3, 0.01)) for _ in ids]
+        shown = ranking(
+            ids,
+            scores=[random.random() for _ in ids],
+            scorers={"weights": scores},
+            propensities=propensities,
+        )
+        graded = {
+            name: random.choice((0, 1, 2)) for name in (*ids, "other") if random.random() < 0.6
+        }
+        if not graded:
+            continue
+        task = Task("mrr,ips_dcg@2,ips_clicks", silence="unjudged")
+        said = []
+        task._hear = lambda outputs, said=said: said.extend(outputs.settled)
+        task.read([shown], [judgment(graded, at=20)])
+        task.beat(2_000)
+        (record,) = encode_settled(said, measures, task=0, maturity_ms=100)
+        query = decode_settled(record.value, measures)
+        query = query._replace(
+            candidate_ids=ids,
+            features=np.array(scores)[:, None],
+            feature_names=("s",),
+            propensities=propensities,
+        )
+        expected = query.units["weights"]
+        found = OfflineRanking(measures).units_of([query], [Ranked([0], [query.features], [1.0])])
+        names = measures.canonical
+        assert dict(zip(names, found[0, 0].tolist(), strict=True)) == {
+            name: expected.get(name, MISSING) for name in names
+        }
+        compared += expected["ips_dcg@2"] != query.units["served"]["ips_dcg@2"]
+    assert compared > 10
+    # Without propensities there is no value.
+    bare = query._replace(logged=None, propensities=None)
+    (units_of_bare,) = OfflineRanking(measures).units_of(
+        [bare], [Ranked([0], [bare.features], [1.0])]
+    )[0]
+    assert units_of_bare.tolist()[1:] == [MISSING] * 3
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
         ({"histogram_measures": ("ips_clicks",)}, "ips_clicks, whose values may be above 1"),
-        ({"learning": "propose", "gate_measure": "ips_dcg@5"}, "only logged rankers have"),
+        ({"learning": "propose", "gate_measure": "ips_clicks"}, "does not compare rankers"),
         ({"alarms": True, "alarm_measures": ("ips_dcg@5",)}, "values may be above 1"),
         ({"ties": "average"}, "ties = average is not defined for ips_dcg@5"),
     ],

@@ -1,7 +1,7 @@
 """Offline ranking: values of linear weights on settled queries."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.core.learning.elementary import linear_scores
-from evaluator.core.measures import MISSING, MeasureSet
+from evaluator.core.measures import MISSING, UNITS_PER_ONE, MeasureSet
 from evaluator.core.measures.dense import dense_lists
+from evaluator.core.measures.exposure import Clicks
 from evaluator.core.online.ordered_merge import SettledQuery
 from evaluator.core.types.records import FloatArray, IntArray
 
@@ -78,19 +79,39 @@ class OfflineRanking:
             lists = replace(lists, subtopics=[None] * len(rows))
         units = self.measures.units(lists)
         counts = lists.n_relevant if self.empty == "skip" else np.count_nonzero(grades >= 0, axis=1)
+        if self.measures.of_clicks:
+            self._weigh_clicks(table, padded, rows, units)
         units[counts == 0] = MISSING
         return units
+
+    def _weigh_clicks(
+        self, table: "_Table", padded: FloatArray, rows: IntArray, units: IntArray
+    ) -> None:
+        """Sets the values of weighted clicks, of queries whose rankings have propensities."""
+        for at, row in enumerate(rows.tolist()):
+            if (clicked := table.clicks[row]) is None:
+                continue
+            scores = padded[row]
+            ranks = [_rank(scores, column) for column in clicked]
+            clicks = Clicks(ranks, list(clicked.values()))
+            for column, measure in self.measures.of_clicks:
+                value = measure.kind.of_clicks and measure.kind.of_clicks(clicks, measure.terms)
+                if value is not None:
+                    units[at, column] = round(value * UNITS_PER_ONE)
 
 
 class _Table(NamedTuple):
     """Queries with a column for each candidate, ranked or judged, in the order of their ids.
 
     The last of tied columns has the greatest id, so it comes first. `cells` has the cell of each
-    candidate of each query, and `grades`, `[n_queries, width]`, NaN for an unjudged one.
+    candidate of each query, and `grades`, `[n_queries, width]`, NaN for an unjudged one. `clicks`
+    are the propensities in the served order of candidates graded above 0, by column; None for a
+    query whose ranking has none.
     """
 
     cells: IntArray
     grades: FloatArray
+    clicks: Sequence[Mapping[int, float] | None]
 
 
 class Tables(NamedTuple):
@@ -134,7 +155,23 @@ def _table(
         values += query.grades.values()
     grades = np.full((len(queries), width), np.nan)
     grades.reshape(-1)[judged] = values
-    return _Table(np.array(cells, np.int64), grades)
+    clicks = [_clicks(query, of_query) for query, of_query in zip(queries, columns, strict=True)]
+    return _Table(np.array(cells, np.int64), grades, clicks)
+
+
+def _clicks(query: SettledQuery, columns: Mapping[str, int]) -> dict[int, float] | None:
+    logged = {} if query.logged is None else query.logged.candidates
+    found = {name: p for name, (_, p) in logged.items() if p is not None}
+    if not found and query.propensities is None:
+        return None
+    return {columns[name]: p for name, p in found.items() if query.grades.get(name, 0) > 0}
+
+
+def _rank(scores: FloatArray, column: int) -> int:
+    """The rank of a ranked column; of tied ones the last comes first."""
+    score = scores[column]
+    tied_before = np.count_nonzero(scores[column + 1 :] == score)
+    return 1 + int(np.count_nonzero(scores > score) + tied_before)
 
 
 def _scores(ranked: Ranked, counts: IntArray, first: int) -> tuple[FloatArray, NDArray[np.bool_]]:
