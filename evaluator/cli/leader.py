@@ -5,12 +5,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from evaluator.adapters.files import read_file
 from evaluator.adapters.kafka import Connection, GroupSettings, KafkaLeadership
 from evaluator.adapters.minilm import EmbedderMissingError, MiniLM
 from evaluator.cli.exits import UsageError
 from evaluator.cli.watching import watch_fingerprint, watch_rules_of
-from evaluator.cli.wiring import digest_of, fingerprint_of, from_settings
+from evaluator.cli.wiring import digest_of, fingerprint_of, from_settings, mapping_of
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.core.features import Embedder, HashedNgrams, Remembered
@@ -28,6 +30,8 @@ from evaluator.wire.alarms.state import AlarmState
 from evaluator.wire.weights.checksum import WeightsRefused
 from evaluator.wire.weights.leader_state import RecordWriter
 from evaluator.wire.weights.weights_record import Weights, read_weights
+
+log = structlog.get_logger(__name__)
 
 
 def kafka_leader(connection: Connection, settings: Settings) -> Leader:
@@ -63,7 +67,8 @@ def embedder_of(settings: Settings) -> Embedder:
 
 
 def rules_of(settings: Settings, measures: MeasureSet) -> Rules:
-    """The rules of the leader; *learning* is not off."""
+    """The rules of the leader; *learning* is not off. Raises UsageError."""
+    _require_propensities(settings)
     return Rules(
         mode="auto" if settings.learning == "auto" else "propose",
         learner=from_settings(Learner, settings),
@@ -76,6 +81,7 @@ def rules_of(settings: Settings, measures: MeasureSet) -> Rules:
         offline_ranking=from_settings(OfflineRanking, settings, measures=measures),
         learning_interval_ms=max(1, settings.learning_interval_ms),
         source_weights=source_weights_of(settings) if settings.source_weights else None,
+        implicit_sources=frozenset(settings.implicit_sources),
         initial_weights=initial_weights_of(settings),
         embedder=embedder_of(settings),
     )
@@ -85,6 +91,21 @@ def _gate_rules_that_are_set(settings: Settings) -> dict[str, Any]:
     names = ("alpha", "block_ms", "min_traces", "min_age_ms", "cool_down_ms")
     values = {name: getattr(settings, f"gate_{name}") for name in names}
     return {name: value for name, value in values.items() if value is not None}
+
+
+def _require_propensities(settings: Settings) -> None:
+    """Refuses or warns of clicks on mapped rankings without propensities. Raises UsageError."""
+    mapping = mapping_of(settings) if settings.implicit_sources else None
+    rankings = None if mapping is None else mapping.logs.get("rankings")
+    if rankings is None or rankings.function is not None or "propensity" in rankings.rows:
+        return
+    text = (
+        f"implicit_sources is {','.join(settings.implicit_sources)}, and {settings.mapping} has no "
+        "propensity in [rankings.rows], so weights would learn the order that was served. Map it"
+    )
+    if settings.learning == "auto":
+        raise UsageError(f"{text}, or set learning to propose.")
+    log.warning("clicks_without_propensities", hint=f"{text}.")
 
 
 def weights_in(path: Path) -> Weights:
@@ -141,10 +162,12 @@ def record_writer_of(
         "source_max_share": dict(settings.source_max_share),
         "learning_interval_ms": rules.learning_interval_ms,
     }
+    of_clicks = {name: getattr(settings, name) for name in ("implicit_sources", "ips_clip")}
     meaning = {
         **published,
         **{name: getattr(settings, name) for name in ("empty", "ties", "judged_only")},
         "measures": list(settings.measures),
         "maturity_ms": settings.maturity_ms,
+        **{name: value for name, value in of_clicks.items() if value != getattr(Settings, name)},
     }
     return RecordWriter(digest_of(meaning), published, input_fingerprint)

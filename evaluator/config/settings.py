@@ -327,6 +327,13 @@ class Settings:
         "the same weight, which `auto` refuses",
         example="human=1,click=0.2",
     )
+    implicit_sources: tuple[str, ...] = _learning(
+        (),
+        NAMES,
+        "sources whose judgments are clicks: learning = auto needs `propensities` in the rankings "
+        "that they judge ([position bias](implicit.md#position-bias))",
+        example="click,purchase",
+    )
     source_max_judgments: tuple[tuple[str, int], ...] = _learning(
         (),
         NAMED_COUNTS,

@@ -1,5 +1,7 @@
 """The rules of the leader from settings."""
 
+from dataclasses import replace
+
 from evaluator.cli.leader import record_writer_of, rules_of, source_weights_of
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
@@ -28,6 +30,8 @@ def test_every_setting_that_a_leader_goes_by_is_in_its_fingerprint():
         Settings(learning="auto", source_weights=(("human", 1.0),)),
         Settings(learning="auto", source_weights=TRUSTING.source_weights),
         TRUSTING,
+        replace(TRUSTING, implicit_sources=("click",)),
+        replace(TRUSTING, ips_clip=50.0),
     ]
     assert len({fingerprint(each) for each in others}) == len(others)
 

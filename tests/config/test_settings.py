@@ -53,6 +53,7 @@ DEFAULTS = {
     "gate_min_age_ms": None,
     "gate_cool_down_ms": None,
     "source_weights": (),
+    "implicit_sources": (),
     "source_max_judgments": (),
     "source_max_share": (),
     "learning_interval_ms": 3_600_000,

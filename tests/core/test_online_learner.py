@@ -336,6 +336,20 @@ def test_what_is_not_finite_freezes_learning_and_never_becomes_a_candidate():
     assert np.isfinite(weights).all()
 
 
+def test_clicks_without_propensities_promote_nothing():
+    implicit = {"implicit_sources": frozenset({"click"}), "learner": Learner(label_mode="sum")}
+    clicked = [
+        query._replace(sources={"click": 1}) if i >= 300 else query for i, query in enumerate(WORLD)
+    ]
+    turned = run(clicked, rules(**implicit))
+    [frozen] = [release for release in releases(turned) if release.status == "frozen"]
+    assert "judgments of click are implicit, and the ranking of t-150, n-0 has no" in frozen.reason
+    assert "frozen" not in statuses(run(clicked, rules(mode="propose", **implicit)))
+    weighed = [query._replace(propensities=[0.5] * 5) for query in clicked]
+    assert "frozen" not in statuses(run(weighed, rules(**implicit)))
+    assert "frozen" not in statuses(run(WORLD[:300], rules(**implicit)))
+
+
 def test_propensities_need_the_one_label_mode_that_they_mean_something_for():
     seen = [query._replace(propensities=[0.5] * 5) for query in WORLD[:200]]
     [frozen] = [r for r in releases(run(seen, rules())) if r.status == "frozen"]

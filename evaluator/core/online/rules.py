@@ -22,6 +22,7 @@ class Rules:
         gate: measures by the spellings of `offline_ranking`.
         offline_ranking: measures weights.
         source_weights: the weight of judgments by source; None: all have the same.
+        implicit_sources: with "auto" a query that these have judged needs propensities.
         learning_interval_ms: event-time length of a learning interval.
         embedder: computes features of described queries.
     """
@@ -33,6 +34,7 @@ class Rules:
     offline_ranking: OfflineRanking
     learning_interval_ms: int
     source_weights: SourceWeights | None = None
+    implicit_sources: frozenset[str] = frozenset()
     initial_weights: Numbers = ()
     embedder: Embedder = field(default_factory=lambda: Remembered(HashedNgrams()))
 

@@ -68,6 +68,16 @@ def example_of(
     return Group(query.features[chosen], labels[chosen])
 
 
+def require_propensities(query: SettledQuery, rules: Rules) -> None:
+    """Raises UnusableExampleError for biased labels, if weights are promoted without a person."""
+    implicit = sorted(rules.implicit_sources & query.sources.keys())
+    if rules.mode == "auto" and implicit and query.propensities is None:
+        raise UnusableExampleError(
+            f"judgments of {implicit[0]} are implicit, and the ranking of {query.trace_id}, "
+            f"{query.node_id} has no propensities: send them, or set learning to propose"
+        )
+
+
 @dataclass(slots=True)
 class Training:
     """The state of the learner.
@@ -112,6 +122,7 @@ class Training:
         example = no_example(len(self.feature_names))
         if query.feature_names:
             try:
+                require_propensities(query, rules)
                 example = example_of(
                     query,
                     self.feature_names,
