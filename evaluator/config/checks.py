@@ -104,9 +104,10 @@ def _not_in_segments(
 ) -> Iterator[str]:
     for segment, level in levels:
         if segment not in settings.segments:
+            written = f"{segment}={level}"
             yield (
-                f"{role} has {segment}={level}, and {segment} is not in segments, so no query has "
-                f"its levels. Add {segment} to segments."
+                f"{role} has {written!r}, and {segment!r} is not in segments, so no query has "
+                "its levels. Add it to segments."
             )
 
 

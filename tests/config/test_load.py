@@ -1,7 +1,7 @@
 """Where settings come from, and what is said when one cannot be used."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from evaluator.config import ConfigError, load_settings
@@ -156,7 +156,7 @@ def test_levels_are_given_with_their_segments(written):
 
 
 def test_levels_and_measures_of_segments_are_of_configured_ones():
-    assert "locale is not in segments" in refusal(assignments=["segment_levels=locale=de"])
+    assert "'locale' is not in segments" in refusal(assignments=["segment_levels=locale=de"])
     assert "segment_measures names 'p@3'" in refusal(assignments=["segment_measures=p@3"])
 
 
@@ -373,6 +373,7 @@ def test_contradictions_between_sources_are_refused():
     assert words.startswith("maturity_ms is 11 and retention_ms is 10")
 
 
+@example("segment_levels", "0=\ufefd")
 @given(st.sampled_from(list(SPECS)), st.text(max_size=200))
 def test_any_text_is_read_or_refused_in_one_line(name, written):
     try:
