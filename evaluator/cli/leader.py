@@ -162,12 +162,17 @@ def record_writer_of(
         "source_max_share": dict(settings.source_max_share),
         "learning_interval_ms": rules.learning_interval_ms,
     }
-    of_clicks = {name: getattr(settings, name) for name in ("implicit_sources", "ips_clip")}
+    defaults = Settings()  # a setting with its default is not part of the meaning
+    of_clicks = {
+        name: getattr(settings, name)
+        for name in ("implicit_sources", "ips_clip")
+        if getattr(settings, name) != getattr(defaults, name)
+    }
     meaning = {
         **published,
         **{name: getattr(settings, name) for name in ("empty", "ties", "judged_only")},
         "measures": list(settings.measures),
         "maturity_ms": settings.maturity_ms,
-        **{name: value for name, value in of_clicks.items() if value != getattr(Settings, name)},
+        **of_clicks,
     }
     return RecordWriter(digest_of(meaning), published, input_fingerprint)

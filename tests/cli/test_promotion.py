@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from evaluator.cli import leader
 from evaluator.cli.leader import record_writer_of, rules_of, source_weights_of
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
@@ -34,6 +35,14 @@ def test_every_setting_that_a_leader_goes_by_is_in_its_fingerprint():
         replace(TRUSTING, ips_clip=50.0),
     ]
     assert len({fingerprint(each) for each in others}) == len(others)
+
+
+def test_later_settings_with_their_defaults_are_not_in_the_fingerprint(monkeypatch):
+    meanings = []
+    monkeypatch.setattr(leader, "digest_of", lambda meaning: str(meanings.append(meaning)))
+    for settings in (TRUSTING, replace(TRUSTING, ips_clip=50.0)):
+        record_writer_of(settings, rules_of(settings, measure_set(settings)))
+    assert meanings[0].keys() ^ meanings[1].keys() == {"ips_clip"}
 
 
 def test_the_best_grade_is_among_the_rules_and_stands_in_every_record():
