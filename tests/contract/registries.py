@@ -40,5 +40,6 @@ class RegistryContract:
         text = 'syntax = "proto3"; message Item { int64 sku = 1; }'
         number = registry.register("proto", text, "PROTOBUF")
         assert (await SchemaRegistry(registry.url).answer(str(number))).kind == "PROTOBUF"
-        number = registry.register("json", '{"type":"object"}', "JSON")
+        text = '{"$schema":"http://json-schema.org/draft-07/schema#","type":"object"}'
+        number = registry.register("json", text, "JSON")
         assert (await SchemaRegistry(registry.url).answer(str(number))).kind == "JSON"
