@@ -5,7 +5,15 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
-from grafana_foundation_sdk.builders import common, dashboard, heatmap, prometheus, stat, timeseries
+from grafana_foundation_sdk.builders import (
+    common,
+    dashboard,
+    heatmap,
+    prometheus,
+    stat,
+    table,
+    timeseries,
+)
 from grafana_foundation_sdk.models.common import (
     BigValueGraphMode,
     DataSourceRef,
@@ -16,6 +24,7 @@ from grafana_foundation_sdk.models.common import (
 )
 from grafana_foundation_sdk.models.dashboard import (
     DashboardLinkType,
+    DataTransformerConfig,
     DynamicConfigValue,
     Threshold,
     ThresholdsMode,
@@ -34,6 +43,7 @@ N_FIRING: Final = f"count({FIRING}) or vector(0)"
 BAND: Final = "scalar(evaluator:bound_z) * "
 
 
+AnyPanel = timeseries.Panel | stat.Panel | heatmap.Panel | table.Panel
 Target = tuple[str, str]
 """PromQL and legend."""
 
@@ -44,6 +54,8 @@ class Panel:
 
     It is red from the value `red` on, or below it with `red_below`: the `limit` of an alert, or 1
     for something that should be absent. `heat` shows counts by bucket; `logarithmic` is the axis.
+    `rows` is a table with a row per series and a column per target, the smallest of the first one
+    on top, or the largest with `most_first`; there, legends are the heads of columns.
     """
 
     title: str
@@ -57,6 +69,8 @@ class Panel:
     width: int = 12
     heat: bool = False
     logarithmic: bool = False
+    rows: bool = False
+    most_first: bool = False
 
     def thresholds(self) -> dashboard.ThresholdsConfig:
         """Green, and red beyond the limit."""
@@ -66,7 +80,7 @@ class Panel:
             steps = [Threshold(color=before), Threshold(value=self.red, color=beyond)]
         return dashboard.ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps(steps)
 
-    def dress(self, panel: "timeseries.Panel | stat.Panel | heatmap.Panel", *, height: int) -> None:
+    def dress(self, panel: "AnyPanel", *, height: int) -> None:
         """Adds the common options to a panel."""
         link = dashboard.DashboardLink(f"Runbook: {self.runbook}").type(DashboardLinkType.LINK)
         link.url(f"${{runbooks:raw}}#{self.runbook.lower()}").target_blank(True)
@@ -78,6 +92,8 @@ class Panel:
             query = prometheus.Dataquery().expr(expr).legend_format(legend).datasource(SOURCE)
             if self.heat:
                 query.format(PromQueryFormat.HEATMAP).exemplar(True)
+            if self.rows:
+                query.format(PromQueryFormat.TABLE).instant()
             panel.with_target(query.ref_id(chr(ord("A") + number)))
 
 
@@ -114,8 +130,26 @@ def heat(panel: Panel) -> heatmap.Panel:
     return made
 
 
-def drawn(panel: Panel) -> "timeseries.Panel | heatmap.Panel":
+def rows(panel: Panel) -> table.Panel:
+    """A row per series and a column per target, sorted by the first target."""
+    made = table.Panel()
+    panel.dress(made, height=9)
+    heads = {f"Value #{chr(ord('A') + n)}": legend for n, (_, legend) in enumerate(panel.targets)}
+    if len(heads) == 1:
+        heads = {"Value": panel.targets[0][1]}
+    for name, options in (
+        ("merge", {}),
+        ("organize", {"excludeByName": {"Time": True}, "renameByName": heads}),
+    ):
+        made.with_transformation(DataTransformerConfig(id_val=name, options=options))
+    order = common.TableSortByFieldState().display_name(panel.targets[0][1])
+    return made.sort_by([order.desc(panel.most_first)])
+
+
+def drawn(panel: Panel) -> AnyPanel:
     """The panel in the form of its kind."""
+    if panel.rows:
+        return rows(panel)
     return heat(panel) if panel.heat else curve(panel)
 
 
@@ -170,6 +204,18 @@ PROMOTIONS: Final[Annotation] = (
 )
 
 
+SERIES: Final = "model, variant, ranker, measure, segment, level, kind"
+"""Labels of a series that alarms watch."""
+ALARMS: Final[Annotation] = (
+    *("Alarms", "orange"),
+    (
+        f'max by (job, {SERIES}) (evaluator_alarm_active{{job=~"$job"}}) == 1'
+        f' unless max by (job, {SERIES}) (evaluator_alarm_active{{job=~"$job"}} offset 5m) == 1'
+    ),
+    "{{measure}} of {{model}}/{{variant}} {{ranker}} {{segment}} {{level}}",
+)
+
+
 def board(
     title: str, text: str, *, names: Sequence[str], annotations: Sequence[Annotation] = ()
 ) -> dashboard.Dashboard:
@@ -183,7 +229,8 @@ def board(
     seen = '{__name__=~"evaluator_build_info|evaluator_queries_settled_total"}'
     made.with_variable(variable("job", f"label_values({seen}, job)"))
     for name in names:
-        query = f'label_values(evaluator_quality_queries_total{{job=~"$job"}}, {name})'
+        of = "segment" if name == "segment" else "quality"
+        query = f'label_values(evaluator_{of}_queries_total{{job=~"$job"}}, {name})'
         made.with_variable(variable(name, query))
     made.with_variable(
         dashboard.TextBoxVariable("runbooks")
@@ -209,6 +256,7 @@ def board(
             ),
             "version {{version}}",
         ),
+        ALARMS,
         *annotations,
     ):
         made.annotation(

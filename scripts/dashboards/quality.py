@@ -11,6 +11,7 @@ from scripts.dashboards.boards import (
     OF,
     PAIR,
     PROMOTIONS,
+    SERIES,
     WHOSE,
     Panel,
     board,
@@ -92,24 +93,6 @@ QUALITY_NOW: Final = [
 ]
 QUALITY: Final = [
     Panel(
-        title="Evidence of alarms",
-        text="Share of what an alarm needs, of each watched series. From 1 on an alarm begins, and"
-        " stays on until its level is back.",
-        runbook="EvaluatorQualityAlarm",
-        targets=[
-            (
-                (
-                    "max without (instance, pod) (evaluator_alarm_evidence_ratio"
-                    '{job=~"$job",model=~"$model"})'
-                ),
-                "{{model}}/{{variant}} {{ranker}} {{measure}} {{segment}} {{level}} {{kind}}",
-            ),
-            ("vector(1)", "limit"),
-        ],
-        unit="none",
-        decimals=2,
-    ),
-    Panel(
         title="Mean by the hour, with its bounds",
         text="Sliding mean of one hour. The bounds are for a whole week of evaluations, and"
         " account for queries of one trace that succeed together.",
@@ -184,6 +167,114 @@ QUALITY: Final = [
             (QUERIES_1H, WHOSE),
             ("evaluator:min_queries", "limit"),
         ],
+    ),
+]
+QUALITY.insert(
+    0,
+    Panel(
+        title="Overview, the largest loss first",
+        text="Change of the last hour to the same hour last week, its mean and its queries. Rows"
+        " without a change are new, or have too few queries.",
+        runbook="EvaluatorQualityAlarm",
+        targets=[
+            (f"evaluator:quality_change:ratio1h{{{OF}}}", "change"),
+            (MEAN_1H, "mean"),
+            (QUERIES_1H, "queries"),
+        ],
+        unit="none",
+        decimals=3,
+        rows=True,
+    ),
+)
+WATCHED: Final = "{{model}}/{{variant}} {{ranker}} {{measure}} {{segment}} {{level}} {{kind}}"
+ALARMS: Final = [
+    Panel(
+        title="Evidence of alarms",
+        text="Share of what an alarm needs, of each watched series. From 1 on an alarm begins, and"
+        " stays on until its level is back.",
+        runbook="EvaluatorQualityAlarm",
+        targets=[
+            (
+                (f"max without (instance, pod) (evaluator_alarm_evidence_ratio{{{PAIR}}})"),
+                WATCHED,
+            ),
+            ("vector(1)", "limit"),
+        ],
+        unit="none",
+        decimals=2,
+    ),
+    Panel(
+        title="Watched series, the most evidence first",
+        text="Evidence, whether the alarm is on, and the weeks of the reference, of which two are"
+        " needed. `evaluator alarms list` has level, expected level and onset.",
+        runbook="EvaluatorQualityAlarm",
+        targets=[
+            (f"max by (job, {SERIES}) (evaluator_alarm_{name}{{{PAIR}}})", head)
+            for name, head in (
+                ("evidence_ratio", "evidence"),
+                ("active", "on"),
+                ("reference_weeks", "weeks"),
+            )
+        ],
+        unit="none",
+        decimals=2,
+        rows=True,
+        most_first=True,
+    ),
+]
+LEVEL: Final = OF + ',segment=~"$segment"'
+BY_LEVEL: Final = "model, variant, ranker, measure, segment, level"
+MEAN_OF_LEVELS: Final = (
+    increases("evaluator_segment_value_total", LEVEL, BY_LEVEL, "1h")
+    + " / ("
+    + increases("evaluator_segment_queries_total", LEVEL, BY_LEVEL, "1h")
+    + " > 0)"
+)
+_OF_LEVELS: Final = ("evaluator_segment_queries_settled_total", PAIR + ',segment=~"$segment"')
+_PER_LEVEL: Final = "model, variant, segment, level"
+SEGMENTS: Final = [
+    Panel(
+        title="Mean of levels by the hour",
+        text="Sliding mean of one hour of each level of the segments in `segments`: declared levels"
+        " and large ones, the rest is __other__.",
+        runbook="EvaluatorQualityAlarm",
+        targets=[(MEAN_OF_LEVELS, WHOSE + " {{segment}}={{level}}")],
+        unit="none",
+        decimals=3,
+    ),
+    Panel(
+        title="Levels minus all queries, the worst first",
+        text="Mean of the last hour of a level, minus that of all queries of its model, variant,"
+        " ranker and measure.",
+        runbook="EvaluatorQualityAlarm",
+        targets=[
+            (
+                (
+                    f"({MEAN_OF_LEVELS}) - on (job, model, variant, ranker, measure)"
+                    f" group_left () ({MEAN_1H})"
+                ),
+                "difference",
+            )
+        ],
+        unit="none",
+        decimals=3,
+        rows=True,
+    ),
+    Panel(
+        title="Judged in time, by level",
+        text="Share of the settled queries of a level that had a judgment.",
+        runbook="EvaluatorCoverageAlarm",
+        targets=[
+            (
+                increases(_OF_LEVELS[0], _OF_LEVELS[1] + ',judged="yes"', _PER_LEVEL, "1h")
+                + " / ("
+                + increases(*_OF_LEVELS, _PER_LEVEL, "1h")
+                + " > 0)",
+                "{{model}}/{{variant}} {{segment}}={{level}}",
+            )
+        ],
+        unit="percentunit",
+        decimals=1,
     ),
 ]
 VALUES: Final = Panel(
@@ -270,7 +361,8 @@ def quality() -> dashboard.Dashboard:
     made = board(
         "Evaluator: Quality",
         "Quality by model, variant, ranker and measure, its changes, and how reliable it is.",
-        names=("model", "variant", "ranker", "measure"),
+        names=("model", "variant", "ranker", "measure", "segment"),
         annotations=[PROMOTIONS],
     )
-    return filled(made, QUALITY_NOW, {"Quality": [*QUALITY, VALUES], "Judgments": JUDGMENTS})
+    rows = {"Alarms": ALARMS, "Quality": [*QUALITY, VALUES], "Segments": SEGMENTS}
+    return filled(made, QUALITY_NOW, rows | {"Judgments": JUDGMENTS})

@@ -21,7 +21,7 @@ from tests.tidy.test_docs import anchors
 ROOT = Path(__file__).parents[2]
 PROVISIONING = ROOT / "deploy" / "grafana" / "provisioning"
 MODELS = {"datasources": Sources, "dashboards": Providers, "alerting": Alerting}
-KINDS = ("stat", "timeseries", "heatmap")
+KINDS = ("stat", "timeseries", "heatmap", "table")
 FILES = sorted(FOLDER.glob("*.json"))
 BOARDS = {path.stem: json.loads(path.read_text("utf-8")) for path in FILES}
 PANELS = [
@@ -109,6 +109,12 @@ INVENTORY = {
         "Change to last week": "evaluator:quality_change:ratio1h",
         "Change to the same hour last week, with its bounds": "evaluator:quality_change_stderr",
         "Canary minus prod, with its bounds": "evaluator:canary_change_stderr:ratio1h",
+        "Overview, the largest loss first": "evaluator:quality_change:ratio1h",
+        "Evidence of alarms": "evaluator_alarm_evidence_ratio",
+        "Watched series, the most evidence first": "evaluator_alarm_reference_weeks",
+        "Mean of levels by the hour": "evaluator_segment_value_total",
+        "Levels minus all queries, the worst first": "evaluator_segment_queries_total",
+        "Judged in time, by level": "evaluator_segment_queries_settled_total",
         "Judged in time": "evaluator:coverage:ratio1h",
         "Judged in time, and last week": "evaluator:coverage:ratio1h",
         "How the values spread": "evaluator_quality_values_bucket",
@@ -139,7 +145,7 @@ INVENTORY = {
 }
 """What each dashboard must show, and a figure that its panel asks for."""
 VARIABLES = {
-    "quality": {"model", "variant", "ranker", "measure"},
+    "quality": {"model", "variant", "ranker", "measure", "segment"},
     "pipeline": {"model", "variant"},
     "learning": {"model", "measure"},
 }
@@ -174,11 +180,26 @@ def test_alerts_deployments_and_promotions_are_marked(name):
     assert "ALERTS{" in marked["Alerts"]
     assert "evaluator_build_info" in marked["Deployments"]
     assert "promoted|rolled_back" in marked["Promotions"]
+    assert "evaluator_alarm_active" in marked["Alarms"]
 
 
 def test_values_come_with_exemplars():
     (heatmap,) = [one for one in BOARDS["quality"]["panels"] if one["type"] == "heatmap"]
     assert [target["exemplar"] for target in heatmap["targets"]] == [True]
+
+
+def test_a_table_is_sorted_by_its_first_figure_and_names_its_columns():
+    tables = [one for board in BOARDS.values() for one in board["panels"] if one["type"] == "table"]
+    assert len(tables) == 3
+    for panel in tables:
+        names = [target["legendFormat"] for target in panel["targets"]]
+        is_evidence = names[0] == "evidence"
+        assert panel["options"]["sortBy"] == [{"displayName": names[0], "desc": is_evidence}]
+        (organized,) = [
+            one["options"] for one in panel["transformations"] if one["id"] == "organize"
+        ]
+        assert list(organized["renameByName"].values()) == names
+        assert all(target["instant"] for target in panel["targets"])
 
 
 def test_curves_say_which_is_which():

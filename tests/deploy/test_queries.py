@@ -52,6 +52,7 @@ def demo(said, tmp_path_factory) -> Iterator[str]:
     command = [
         *(sys.executable, "-m", "evaluator", "demo", "--keep"),
         *("--set", "histogram_measures=ndcg@10", "--set", "max_store_bytes=1000000000"),
+        *("--set", "segments=locale", "--set", "segment_levels=locale=de"),
         *("--set", "alarm_pairs=served-bm25", "--set", "alarm_objectives=ndcg@10=0.3"),
         *("--set", f"state_dir={tmp_path_factory.mktemp('state')}"),
     ]
