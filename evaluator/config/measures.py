@@ -59,11 +59,9 @@ def measure_set(settings: Settings) -> MeasureSet:
 def _refuse_above_one(settings: Settings, measures: MeasureSet) -> None:
     """Raises ConfigError for measures with values above 1 where values are at most 1."""
     above = {each.canonical for each in measures.measures if each.kind.above_one}
-    gate = (settings.gate_measure, *dict(settings.gate_guardrails))
     alarms = (*settings.alarm_measures, *dict(settings.alarm_objectives))
     for role, names in (
         ("histogram_measures", settings.histogram_measures),
-        ("gate_measure or gate_guardrails", gate if settings.learns else ()),
         ("alarm_measures or alarm_objectives", alarms if settings.alarms else ()),
     ):
         known = [measures.canonical_of(name) for name in names if name in measures.columns]
