@@ -39,7 +39,7 @@ _SETTINGS: Final = (
 )
 _SOURCE: Final = _option("--source", KAFKA_SOURCE, required=True, metavar="SRC")
 _INPUT: Final = (  # one of them
-    _option("--source", f"{KAFKA_SOURCE} or file://DIR", metavar="SRC"),
+    _option("--source", f"{KAFKA_SOURCE}, file://DIR or archive://URL", metavar="SRC"),
     _option(
         "--samples",
         "offline samples instead: NDJSON, one row per candidate, also .gz or .zst",
@@ -138,6 +138,7 @@ _REPLAY: Final = (
         metavar="TASKS",
     ),
     _PROCESSES,
+    _option("--strict", "refuse an archive in which offsets are missing", action="store_true"),
     _option(
         "--weights",
         "measure these weights, e.g. of `fit`, as an additional ranker: weights",

@@ -18,6 +18,7 @@ from evaluator.cli.ranges import read_rules_of, replay_rules_of, require_apart, 
 from evaluator.cli.scorers import scorers_of
 from evaluator.cli.watching import watch_rules_of
 from evaluator.cli.wiring import (
+    ARCHIVE,
     KAFKA,
     connection_of,
     directory_of,
@@ -124,6 +125,8 @@ def commands_of(
     options: argparse.Namespace, settings: Settings, warnings: list[str]
 ) -> list[AlarmCommand]:
     """The commands that the leader of a source has executed: of its topic, or of a file."""
+    if options.source.startswith(ARCHIVE):
+        return []
     if options.source.startswith(KAFKA):
         try:
             connection, prefix = connection_of(options.source, settings), settings.topic_prefix

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from evaluator.adapters.files import (
     MAX_PARTITIONS,
+    ArchiveRange,
     FileRange,
     SampleRange,
     is_log_file,
@@ -18,6 +19,7 @@ from evaluator.adapters.files import (
 from evaluator.adapters.kafka import KafkaRange
 from evaluator.cli.exits import UsageError
 from evaluator.cli.wiring import (
+    ARCHIVE,
     KAFKA,
     connection_of,
     directory_of,
@@ -131,6 +133,11 @@ def source_of(
             prepare=prepare_of(rules.schemas),
         )
         return range_, True
+    if options.source.startswith(ARCHIVE):
+        require_no_keys(settings)
+        url, limits = options.source.removeprefix(ARCHIVE), _limits(rules.stages)
+        strict = getattr(options, "strict", False)
+        return ArchiveRange(url, topic_names(settings), limits, bounds, strict=strict), False
     return files_of(options.source, settings, rules.stages, bounds), False
 
 
@@ -139,8 +146,11 @@ def files_of(
 ) -> FileRange:
     """The logs in a directory, the *mapped* ones with records of foreign formats."""
     require_no_keys(settings)
-    max_bytes = dict.fromkeys(mapped, MAX_RECORD_BYTES)
-    return FileRange(directory_of(source), topic_names(settings), max_bytes, bounds)
+    return FileRange(directory_of(source), topic_names(settings), _limits(mapped), bounds)
+
+
+def _limits(mapped: Collection[Log]) -> dict[Log, int]:
+    return dict.fromkeys(mapped, MAX_RECORD_BYTES)
 
 
 def replay_rules_of(
@@ -195,7 +205,7 @@ def require_apart(
 
     *written* has files and directories by their names in the error.
     """
-    reads_files = options.samples is None and not options.source.startswith(KAFKA)
+    reads_files = options.samples is None and not options.source.startswith((KAFKA, ARCHIVE))
     logs = directory_of(options.source) if reads_files else None
     names = topic_names(settings)
     mapping = None if settings.mapping is None else Path(settings.mapping)

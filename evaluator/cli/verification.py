@@ -23,7 +23,16 @@ from evaluator.replay.online_learning import WEIGHTS
 from evaluator.replay.shards import Shard
 from evaluator.replay.writing import MANIFEST
 
-_MEMBERS: Final = ("version", "code_sha256", "meaning", "place", "ranges", "tasks", "levels")
+_MEMBERS: Final = (
+    "version",
+    "code_sha256",
+    "meaning",
+    "place",
+    "ranges",
+    "tasks",
+    "gaps",
+    "levels",
+)
 
 
 def verify(options: argparse.Namespace, settings: Settings) -> int:
@@ -111,6 +120,7 @@ def _set_range(options: argparse.Namespace, settings: Settings, shard: Shard) ->
     ]
     options.begin = options.end = options.weights = options.openmetrics = None
     options.scorer, options.force, options.at_end = [], False, document["at_end"]
+    options.strict = False
     options.tasks = ",".join(shard.manifest.tasks)
 
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 KAFKA: Final = "kafka://"
 FILES: Final = "file://"
+ARCHIVE: Final = "archive://"
 MAX_SHOWN_CHARS: Final = 200
 MAX_OFFSET: Final = MAX_TIMESTAMP_MS
 _SKIP: Final = re.compile(r"(.+)-([0-9]{1,9}):([0-9]{1,19})(?:-([0-9]{1,19}))?", re.ASCII)

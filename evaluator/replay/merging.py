@@ -77,8 +77,9 @@ class Merge:
                 part = parts.setdefault(place_key(each), Part(each.place))
                 part.ranges.update(each.ranges)
                 part.tasks.update(each.tasks)
+                part.gaps.update(each.gaps)
         return [
-            Part(part.place, _by_task(part.ranges), dict(sorted(part.tasks.items())))
+            Part(part.place, _by_task(part.ranges), dict(sorted(part.tasks.items())), part.gaps)
             for _, part in sorted(parts.items())
         ]
 

@@ -6,7 +6,7 @@ Both logs are read in batches; the size of batches does not change the results.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
 import msgspec
 
@@ -50,6 +50,13 @@ from evaluator.wire.outputs import encoding as wire
 
 RUN_DIGITS: Final = 12
 """Length of the default name of a run, a prefix of the chain of the manifest."""
+
+
+@runtime_checkable
+class HasGaps(Protocol):
+    """A source in which offsets may be missing."""
+
+    gaps: dict[str, list[tuple[int, int]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +170,7 @@ async def replay(
             async for task, ranges in tasks:
                 await run.evaluate(task, ranges, on_rankings if weighings else None)
         run.place = source.place
+        run.gaps = source.gaps if isinstance(source, HasGaps) else {}
         for weighing in weighings:
             weighing.check()
         return run.write_files()
@@ -191,6 +199,7 @@ class _Run:
         self._ends: dict[int, TaskEnd] = {}
         self._n_settled = 0
         self.place: Place | None = None
+        self.gaps: dict[str, list[tuple[int, int]]] = {}
         self._history = None
         if exposition is not None:
             self._history = History(
@@ -285,7 +294,7 @@ class _Run:
         done = write_files(
             results,
             rules.for_files(),
-            [Part(place, self._ranges, self._ends)],
+            [Part(place, self._ranges, self._ends, self.gaps)],
             self._tally,
             results.sorted_rows,
             alarms=self._alarms,

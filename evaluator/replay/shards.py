@@ -59,11 +59,12 @@ class _Part(msgspec.Struct, kw_only=True):
     place: dict[str, Any] | None
     ranges: dict[str, _Range]
     tasks: dict[_Task, _End]
+    gaps: dict[str, list[tuple[Count, Count]]] = {}
 
     def part(self) -> Part:
         ranges = {name: (of.start, of.end) for name, of in self.ranges.items()}
         ends = {int(task): TaskEnd(of.watermark_ms, of.settled) for task, of in self.tasks.items()}
-        return Part(self.place, ranges, ends)
+        return Part(self.place, ranges, ends, self.gaps)
 
 
 class FileEntry(msgspec.Struct):

@@ -46,18 +46,21 @@ class TaskEnd(NamedTuple):
 class Part:
     """Tasks with logs in one place: offsets by partition, and the end of each task.
 
-    `place` is the document of a Place; None for files.
+    `place` is the document of a Place; None for files. `gaps` are the missing offsets of archives,
+    from the first to before the second.
     """
 
     place: Mapping[str, object] | None
     ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
     tasks: dict[int, TaskEnd] = field(default_factory=dict)
+    gaps: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
 
     def as_document(self) -> dict[str, object]:
         """Members of the manifest."""
         ranges = {name: {"start": start, "end": end} for name, (start, end) in self.ranges.items()}
         tasks = {str(task): end._asdict() for task, end in self.tasks.items()}
-        return {"place": self.place, "ranges": ranges, "tasks": tasks}
+        gaps = {"gaps": dict(sorted(self.gaps.items()))} if self.gaps else {}
+        return {"place": self.place, "ranges": ranges, "tasks": tasks, **gaps}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

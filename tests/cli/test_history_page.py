@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tests.replay.test_archives import objects_of, put
 from tests.replay.test_merging import write_logs
 from tests.tidy.tree import ROOT
 
@@ -16,7 +17,7 @@ PAGE = ROOT / "docs" / "history.md"
 
 
 def test_the_commands_of_the_page_succeed(tmp_path):
-    write_logs(tmp_path / "logs")
+    put(tmp_path / "archived", objects_of(write_logs(tmp_path / "logs"), repeated=2))
     blocks = re.findall(r"^```sh\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     assert len(blocks) > 2
     (tmp_path / "evaluator").write_text(f'#!/bin/sh\nexec {sys.executable} -m evaluator "$@"\n')

@@ -1,5 +1,6 @@
 """Files: logs in a directory, offline samples, and single files."""
 
+from evaluator.adapters.files.archives import ArchiveRange
 from evaluator.adapters.files.documents import NewFile, read_file
 from evaluator.adapters.files.logs import MAX_PARTITIONS, FileRange, find_logs, is_log_file
 from evaluator.adapters.files.samples import SampleRange
@@ -8,6 +9,7 @@ from evaluator.adapters.files.streams import MAX_KEPT_LINE_BYTES, Lines
 __all__ = [
     "MAX_KEPT_LINE_BYTES",
     "MAX_PARTITIONS",
+    "ArchiveRange",
     "FileRange",
     "Lines",
     "NewFile",

@@ -29,7 +29,7 @@ def size_of(path: Path) -> int:
     raise SourceUnusable(f"{path} is not a file. Put a file with one message per line there.")
 
 
-def unreadable(path: Path, error: OSError) -> SourceUnusable:
+def unreadable(path: Path | str, error: OSError) -> SourceUnusable:
     """The error of a file that cannot be read."""
     return SourceUnusable(f"{path} cannot be read: {error.strerror or error}.")
 
@@ -50,7 +50,7 @@ class DamagedError(Exception):
     """A compressed stream is truncated or corrupt."""
 
 
-def blocks(stream: Stream, path: Path) -> Iterator[bytes]:
+def blocks(stream: Stream, path: Path | str) -> Iterator[bytes]:
     """The text of a file. Raises SourceUnusable if it is damaged."""
     text_bytes = 0
     try:
