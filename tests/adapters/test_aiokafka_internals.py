@@ -62,7 +62,7 @@ METHODS = {
     TransactionManager: {"is_fatal_error", "wait_for_transaction_end"},
 }
 ATTRIBUTES = {
-    internals._Connection: {"_writer"},
+    internals._Connection: {"_on_close_cb", "_writer"},
     BatchBuilder: {"_builder", "_closed", "_relative_offset"},
     Fetcher: {"_fetch_task", "_pending_tasks"},
     GroupCoordinator: {"_coordination_task", "_heartbeat_task", "_commit_refresh_task"},

@@ -10,7 +10,7 @@ from aiokafka.errors import KafkaConnectionError
 from aiokafka.protocol.metadata import MetadataRequest
 
 from evaluator.adapters.kafka import Connection
-from evaluator.adapters.kafka.clients import close
+from evaluator.adapters.kafka.clients import close, start_producer
 from evaluator.adapters.kafka.sink import Batch, Emission, KafkaSink, _Producer
 from evaluator.ports import SourceUnavailable
 from evaluator.wire.records import OutputRecord
@@ -48,15 +48,26 @@ async def test_a_connection_that_a_task_opens_while_its_client_is_closed_is_clos
 
 
 class Deaf(asyncio.Protocol):
-    """A broker that has one kind of request, and reads only the first one."""
+    """A broker that has one kind of request, and reads only the first one, or answers only it."""
+
+    def __init__(self, *, reads=False):
+        self.reads = reads
+        self.asked, self.lost = asyncio.Event(), asyncio.Event()
 
     def connection_made(self, transport):
         self.transport = transport
 
+    def connection_lost(self, error):
+        self.lost.set()
+
     def data_received(self, data):
+        if self.asked.is_set():
+            return
         versions = struct.pack(">hi3h", 0, 1, MetadataRequest.API_KEY, 0, 5)
         self.transport.write(struct.pack(">i", 4 + len(versions)) + data[8:12] + versions)
-        self.transport.pause_reading()
+        if not self.reads:
+            self.transport.pause_reading()
+        self.asked.set()
 
 
 async def test_a_broker_that_does_not_read_keeps_no_connection_of_a_closed_client():
@@ -72,6 +83,21 @@ async def test_a_broker_that_does_not_read_keeps_no_connection_of_a_closed_clien
             await lost
         assert transport.get_extra_info("socket").fileno() == -1
         deaf.transport.abort()
+
+
+@pytest.mark.parametrize("n_steps", range(1, 8))
+async def test_a_start_that_is_cancelled_ends_at_once_and_leaves_no_connection(n_steps):
+    deaf = Deaf(reads=True)
+    async with await asyncio.get_running_loop().create_server(lambda: deaf, "127.0.0.1", 0) as at:
+        host, port = at.sockets[0].getsockname()
+        starting = asyncio.ensure_future(start_producer(Connection(f"{host}:{port}")))
+        await finished(deaf.asked.wait())
+        for _ in range(n_steps):
+            await asyncio.sleep(0)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await finished(starting)
+        await finished(deaf.lost.wait())
 
 
 async def test_a_batch_that_waits_for_metadata_fails_when_its_producer_is_closed():

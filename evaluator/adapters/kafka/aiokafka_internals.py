@@ -11,7 +11,7 @@ import functools
 import importlib
 import itertools
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from io import BytesIO
 from typing import Any, Final, Literal, TypeAlias
 
@@ -118,7 +118,21 @@ def _pause_between_updates(client: Any, seconds: float) -> None:
 
 # https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/conn.py#L470
 class _Connection(conn.AIOKafkaConnection):  # type: ignore[misc] # untyped in the library
-    """Discards unsent bytes when it is closed, because a broker may never read them."""
+    """Discards unsent bytes when it is closed, because a broker may never read them.
+
+    A connection for the first metadata has no owner that closes it, so a cancelled request does.
+    """
+
+    def send(self, request: Any, expect_response: bool = True) -> Awaitable[Any]:
+        answer: Awaitable[Any] = super().send(request, expect_response)
+        return answer if self._on_close_cb is not None else self._answer(answer)
+
+    async def _answer(self, answer: Awaitable[Any]) -> Any:
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            self.close()
+            raise
 
     def close(self, *arguments: Any, **named: Any) -> "asyncio.Future[None] | None":
         writer = self._writer

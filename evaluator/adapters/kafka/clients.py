@@ -79,7 +79,8 @@ async def _start(client: Client, timeout_ms: int, close_timeout_seconds: float, 
     prepare(client, pause_seconds=RETRY_BACKOFF_MS / 1000)
     try:
         with translated(doing):
-            await asyncio.wait_for(client.start(), timeout_ms / 1000)
+            async with asyncio.timeout(timeout_ms / 1000):
+                await client.start()
     except BaseException:
         await close(client, timeout_seconds=close_timeout_seconds)
         raise
@@ -131,7 +132,8 @@ async def complete(connection: Connection, doing: str, operation: Awaitable[T]) 
         if not task.done():
             await probe(connection)
         with translated(doing):
-            return await asyncio.wait_for(task, ANSWER_TIMEOUT_MS / 1000)
+            async with asyncio.timeout(ANSWER_TIMEOUT_MS / 1000):
+                return await task
     finally:
         await end(task)
 
