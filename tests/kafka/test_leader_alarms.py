@@ -58,4 +58,7 @@ def test_a_killed_leader_publishes_the_events_of_a_replay(make_world, start, tmp
     out = tmp_path / "replayed"
     assert main(["replay", source, "--out", str(out), "--force", *flags]) == 0
     assert (out / "alarms.ndjson").read_bytes().splitlines() == published(world, "alarms")
+    assert main(["alarms", "backtest", source, *flags]) == 0
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if "still on" in line]
+    assert f"  {on['observed']:.4f}    {on['expected']:.4f}  {on['se']:.4f} " in row
     assert again.stop() == 0
