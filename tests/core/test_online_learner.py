@@ -21,6 +21,7 @@ from evaluator.core.online.model_learner import ModelLearner
 from evaluator.core.online.offline_ranking import OfflineRanking, Ranked
 from evaluator.core.online.online_learner import IntervalResult, OnlineLearner
 from evaluator.core.online.states import ModelState
+from evaluator.core.online.training import MOST_KINDS, OTHER_KINDS, Unusable
 from evaluator.core.promotion.source_weights import SourceRule, SourceWeights
 from tests.core.learned import (
     N_TASKS,
@@ -312,17 +313,83 @@ def test_judgments_of_weight_0_teach_nothing():
 # --- what ends learning, and ways back ----------------------------------------------------------
 
 
-def test_a_change_of_the_features_freezes_learning_and_says_where():
-    other = ("phi_a", "phi_b", "phi_x")
-    changed = [
-        query._replace(feature_names=other) if i >= 400 else query for i, query in enumerate(WORLD)
+OTHERS = ("phi_a", "phi_b", "phi_x")
+
+
+@cache
+def long_world():
+    return world(1, 1_400)
+
+
+def with_others(those):
+    """Queries of which some have other features."""
+    return [
+        query._replace(feature_names=OTHERS) if those(i) else query
+        for i, query in enumerate(long_world())
     ]
-    turned = run(changed, rules())
+
+
+def test_a_change_of_the_features_freezes_learning_and_says_where():
+    turned = run(with_others(lambda i: i >= 400), rules())
     frozen = [release for release in releases(turned) if release.status == "frozen"]
     assert len(frozen) == 1
-    assert "phi_x from t-200, n-0 on" in frozen[0].reason
+    assert "phi_x from t-450, n-0 on" in frozen[0].reason  # the 501st
     assert turned[-1].state["models"][0]["learner"]["updates"] == frozen[0].updates
     assert statuses(turned)[-1] != "challenger"
+
+
+def test_queries_with_other_features_are_set_apart_and_counted_by_their_hash():
+    some = run(with_others(lambda i: i % 5 == 2), rules())
+    assert "frozen" not in statuses(some)
+    recent, counts = some[-1].state["models"][0]["unusable"]
+    assert list(counts.values()) == [280]
+    assert int(recent, 16).bit_count() == 200
+    without = [
+        query._replace(grades={}) if i % 5 == 2 else query for i, query in enumerate(long_world())
+    ]
+    learners = [
+        turned[-1].state["models"][0]["learner"] for turned in (some, run(without, rules()))
+    ]
+    assert learners[0] == learners[1]
+
+
+def test_half_of_the_last_queries_may_have_other_features_and_no_more():
+    halves = run(with_others(lambda i: i % 2 == 1), rules())
+    assert "frozen" not in statuses(halves)
+    more = run(with_others(lambda i: i % 2 == 1 or i == 1_002), rules())
+    assert "frozen" in statuses(more)
+
+
+def test_a_first_query_with_other_features_does_not_decide_for_all():
+    turned = run(with_others(lambda i: i == 0), rules(learning_interval_ms=3_600_000))
+    state = turned[-1].state["models"][0]
+    assert state["feature_names"] == list(NAMES)
+    assert state["learner"]["frozen"] == ""
+    assert state["learner"]["updates"] > 0
+
+
+def test_kinds_of_unusable_queries_are_bounded():
+    unusable = Unusable()
+    for number in range(100):
+        unusable.note(str(number))
+    assert len(unusable.counts) == MOST_KINDS + 1
+    assert (unusable.counts[OTHER_KINDS], sum(unusable.counts.values())) == (100 - MOST_KINDS, 100)
+    assert Unusable.load(json.loads(json.dumps(unusable.state()))) == unusable
+
+
+@pytest.mark.parametrize(
+    "tampered",
+    [
+        ["f" * 251, {}],
+        ["-1", {}],
+        ["0x1", {}],
+        ["", {}],
+        ["0", {str(n): 1 for n in range(MOST_KINDS + 2)}],
+    ],
+)
+def test_tampered_counts_of_unusable_queries_are_refused(tampered):
+    with pytest.raises(ValueError, match=r".+"):
+        Unusable.load(tampered)
 
 
 def test_what_is_not_finite_freezes_learning_and_never_becomes_a_candidate():
@@ -351,7 +418,7 @@ def test_clicks_without_propensities_promote_nothing():
 
 
 def test_propensities_need_the_one_label_mode_that_they_mean_something_for():
-    seen = [query._replace(propensities=[0.5] * 5) for query in WORLD[:200]]
+    seen = [query._replace(propensities=[0.5] * 5) for query in WORLD]
     [frozen] = [r for r in releases(run(seen, rules())) if r.status == "frozen"]
     assert "label_mode = sum" in frozen.reason
     halved = run(seen, rules(learner=Learner(label_mode="sum")))

@@ -163,6 +163,7 @@ def _model_document(model_view: ModelView) -> dict[str, Any]:
         "updates": model_view.updates,
         "loss": model_view.loss,
         "frozen": model_view.frozen,
+        "unusable": model_view.unusable,
         "evidence_for": model_view.evidence_for,
         "evidence_against": model_view.evidence_against,
         "traces": model_view.n_traces,

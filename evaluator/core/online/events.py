@@ -86,7 +86,7 @@ class ModelView(NamedTuple):
     """The public view of one model, as of the end of an interval.
 
     Evidence is 1 without an experiment; `evidence_needed` decides one. `loss` is the mean of the
-    last interval in which a group counted.
+    last interval in which a group counted, `unusable` the queries that could not be learned from.
     """
 
     model: str
@@ -101,6 +101,7 @@ class ModelView(NamedTuple):
     n_traces: int
     evidence_needed: float
     loss: float | None = None
+    unusable: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ LEAST_UPDATES: Final = 50
 _MEMBERS: Final = (
     "model", "feature_names", "learner", "learned_at_snapshot", "epoch", "version", "champions",
     "challenger", "gate", "ranges", "sums", "success_rates", "frozen_published", "last_command",
-    "loss",
+    "loss", "unusable",
 )  # fmt: skip
 """Members of a state, in their order."""
 
@@ -65,7 +65,8 @@ class ModelLearner:
                 self.training.begin(query.feature_names, self.experiments.champion, rules)
                 self._on(Event.FEATURES)
             table = self.success_rates.at(query.event_time_ms)
-            self.training.add(with_rates(query, table), rules)
+            no_version = self.version == 0
+            self.training.add(with_rates(query, table), rules, may_begin_anew=no_version)
         self.training.learn(rules, whole=True)
         self._note_frozen()
         described = [query for query in queries if query.described is not None]

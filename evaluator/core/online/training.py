@@ -1,8 +1,9 @@
 """Training examples of settled queries, and the learner of one model."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from hashlib import sha256
+from typing import Any, Final
 
 import numpy as np
 
@@ -14,9 +15,62 @@ from evaluator.core.online.ordered_merge import SettledQuery
 from evaluator.core.online.rules import Rules
 from evaluator.core.promotion.source_weights import SourceWeights
 
+MOST_RECENT: Final = 1_000
+"""Last queries with features, of which most must be unusable before learning ends."""
+MOST_KINDS: Final = 16
+"""Kinds of unusable queries that are counted apart; further ones are counted together."""
+OTHER_KINDS: Final = "other"
+
 
 class UnusableExampleError(ValueError):
-    """A query ends learning; the message has the reason."""
+    """A query cannot be learned from; the message has the reason.
+
+    Queries of one *kind*, a short hash, are set apart; without a kind learning ends at once.
+    """
+
+    def __init__(self, message: str, kind: object = None) -> None:
+        super().__init__(message)
+        whole = sha256(repr(kind).encode("utf-8", "surrogatepass")).hexdigest()
+        self.kind = None if kind is None else whole[:16]
+
+
+@dataclass(slots=True)
+class Unusable:
+    """The queries that could not be learned from: by kind, and which of the last ones.
+
+    The bits of `recent` are the last MOST_RECENT queries with features, the newest last.
+    """
+
+    recent: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def note(self, kind: str | None) -> None:
+        """Counts one more query; None for a usable one."""
+        self.recent = (self.recent << 1 | (kind is not None)) & ((1 << MOST_RECENT) - 1)
+        if kind is not None:
+            known = kind in self.counts or len(self.counts) < MOST_KINDS
+            name = kind if known else OTHER_KINDS
+            self.counts[name] = self.counts.get(name, 0) + 1
+
+    def would_be_most(self) -> bool:
+        """Whether with one more most of the last queries could not be learned from."""
+        left = self.recent & ((1 << MOST_RECENT - 1) - 1)
+        return 2 * (left.bit_count() + 1) > MOST_RECENT
+
+    def state(self) -> list[Any]:
+        """Everything, as JSON stores it exactly."""
+        return [f"{self.recent:x}", dict(sorted(self.counts.items()))]
+
+    @classmethod
+    def load(cls, state: Sequence[Any]) -> "Unusable":
+        """The same counts. Raises ValueError if `state` has not written this."""
+        recent, counts = state
+        found = cls(int(recent, 16), dict(counts))
+        if found.state()[0] != recent or found.recent >> MOST_RECENT:
+            raise ValueError("not the last queries that could not be learned from")
+        if len(counts) > MOST_KINDS + 1:
+            raise ValueError(f"{len(counts)} kinds of unusable queries")
+        return found
 
 
 def no_example(n_features: int) -> Group:
@@ -51,7 +105,8 @@ def example_of(
     if query.feature_names != feature_names:
         raise UnusableExampleError(
             f"features are {', '.join(query.feature_names)} from {query.trace_id}, "
-            f"{query.node_id} on; they were {', '.join(feature_names)}"
+            f"{query.node_id} on; they were {', '.join(feature_names)}",
+            query.feature_names,
         )
     if not has_weight(query, source_weights):
         return no_example(len(feature_names))
@@ -59,7 +114,9 @@ def example_of(
     labels = np.array([query.grades.get(name, 0.0) for name in ids], np.float64)
     if query.propensities is not None:
         if label_mode != "sum":
-            raise UnusableExampleError("rankings have propensities, which need label_mode = sum")
+            raise UnusableExampleError(
+                "rankings have propensities, which need label_mode = sum", "propensities"
+            )
         with np.errstate(over="ignore"):  # the learner freezes if a label is not finite
             labels = labels / np.array(query.propensities[: len(ids)])
     if len(set(ids)) == len(ids):
@@ -90,6 +147,7 @@ class Training:
     learner: LearnerState | None = None
     updates_at_snapshot: int = 0
     loss: float | None = None
+    unusable: Unusable = field(default_factory=Unusable)
     # Of the open interval alone:
     groups: list[Group] = field(default_factory=list)
     losses: tuple[int, float] = (0, 0.0)  # number of counted groups, and the sum of their losses
@@ -117,10 +175,15 @@ class Training:
         if initial and len(initial) != len(names):
             self._freeze(f"initial_weights are {len(initial)}, features {len(names)}", rules)
 
-    def add(self, query: SettledQuery, rules: Rules) -> None:
-        """Adds the training example of a query; ends learning if it cannot be used."""
+    def add(self, query: SettledQuery, rules: Rules, *, may_begin_anew: bool = False) -> None:
+        """Adds the training example of a query; one that cannot be used is counted.
+
+        Learning ends when most of the last queries cannot be used. With *may_begin_anew* it begins
+        again with their features instead: the first query alone has decided on the others.
+        """
         example = no_example(len(self.feature_names))
         if query.feature_names:
+            kind = None
             try:
                 require_propensities(query, rules)
                 example = example_of(
@@ -130,8 +193,29 @@ class Training:
                     source_weights=rules.source_weights,
                 )
             except UnusableExampleError as error:
-                self._freeze(str(error), rules)
+                kind = self._set_apart(query, error, rules, may_begin_anew=may_begin_anew)
+                example = no_example(len(self.feature_names))
+            self.unusable.note(kind)
         self.groups.append(example)
+
+    def _set_apart(
+        self,
+        query: SettledQuery,
+        error: UnusableExampleError,
+        rules: Rules,
+        *,
+        may_begin_anew: bool,
+    ) -> str | None:
+        """The kind of a query that cannot be used. May end learning, or begin it again."""
+        if error.kind is not None and not self.unusable.would_be_most():
+            return error.kind
+        names = query.feature_names
+        if may_begin_anew and error.kind and names and names != self.feature_names:
+            self.unusable.recent = 0
+            self.begin(names, None, rules)
+        else:
+            self._freeze(str(error), rules)
+        return error.kind
 
     def _freeze(self, reason: str, rules: Rules) -> None:
         """Ends learning after the preceding whole batches."""
@@ -166,6 +250,7 @@ class Training:
             "learner": None if self.learner is None else asdict(self.learner),
             "learned_at_snapshot": self.updates_at_snapshot,
             "loss": self.loss,
+            "unusable": self.unusable.state(),
         }
 
     @classmethod
@@ -176,4 +261,5 @@ class Training:
             None if learner is None else LearnerState.load(learner),
             state["learned_at_snapshot"],
             state["loss"],
+            Unusable.load(state["unusable"]),
         )

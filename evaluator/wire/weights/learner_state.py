@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from evaluator.core.online.online_learner import FORMAT
+from evaluator.core.online.training import Unusable
 from evaluator.core.promotion.gate import Experiment
 from evaluator.wire.reading import Count, HistoryTable, Int64, Sum, checked_sums
 
@@ -74,6 +75,7 @@ class _Model(msgspec.Struct):
     frozen_published: bool
     last_command: Count
     loss: float | None
+    unusable: tuple[str, dict[str, Count]]
 
 
 class _State(msgspec.Struct):
@@ -94,6 +96,7 @@ def check_state(state: Any) -> None:
 
 def _check_model(model: _Model) -> None:
     learner, n = model.learner, len(model.feature_names)
+    Unusable.load(model.unusable)
     if learner is not None:
         first, second, *_ = learner.moments
         _check_lengths(learner.weights, n)
