@@ -303,12 +303,13 @@ def test_problems_come_first_with_their_runbooks_and_colour_the_tiles(tmp_path: 
     (tmp_path / "calm").mkdir()
     (tmp_path / "bad").mkdir()
     counts = {("judgments", "read"): 1000, ("judgments", "orphan"): 650}
-    bad = one_task({**counts, ("judgments", "applied"): 350}, watermark_ms=NOW_MS - 10**8)
+    clocks_ms = {"rankings": NOW_MS + 10**6, "judgments": NOW_MS}
+    bad = one_task({**counts, ("judgments", "applied"): 350}, clocks_ms=clocks_ms)
     views = FixedViews(bad, settings={"runbook_url": "https://docs.example.com/runbooks.md"})
     page = visit(views, tmp_path / "bad").page
     assert page.by_id("state").text() == "2 problems"
-    stale, orphans = page.by_id("problem-list").all("li")
-    assert stale.attributes["data-state"] == "critical"
+    ahead, orphans = page.by_id("problem-list").all("li")
+    assert ahead.attributes["data-state"] == "critical"
     assert "65 % of the judgments of the last hour have no ranking" in orphans.text()
     (link,) = orphans.all("a")
     assert link.attributes["href"] == "https://docs.example.com/runbooks.md#evaluatororphans"

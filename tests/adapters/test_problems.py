@@ -112,18 +112,27 @@ def test_a_task_is_stalled_if_it_has_lag_and_its_watermark_stands():
     assert alerts(behind(far + 1)) == []  # it has just begun
 
 
-def test_an_old_watermark_is_a_problem_unless_a_task_restores():
+def test_an_old_watermark_is_a_problem_if_it_was_old_before_unless_a_task_restores():
     most_ms = round(1000 * limit("watermark_age_limit_seconds"))
-    assert alerts(one_task({}, watermark_ms=NOW_MS - most_ms)) == []
-    old = one_task({}, watermark_ms=NOW_MS - most_ms - 1)
-    assert alerts(old) == ["EvaluatorWatermarkStale"]
+    then_ms = NOW_MS - STALL_MS
+
+    def at(time_ms, age_ms):
+        return one_task({}, watermark_ms=time_ms - age_ms)
+
+    old = at(NOW_MS, most_ms + 1)
+    was_old, was_young = ((then_ms, at(then_ms, most_ms + ms)) for ms in (1, 0))
+    assert alerts(old, was_old) == ["EvaluatorWatermarkStale"]
+    assert alerts(at(NOW_MS, most_ms), was_old) == []
+    assert alerts(old, was_young) == []
+    assert alerts(old, (then_ms + 1, at(then_ms, most_ms + 1))) == []  # a shorter time ago
+    assert alerts(old) == []  # it has just begun, and catches up
     restoring = replace(old, tasks=(*old.tasks, task_view(1, {}, restoring=True)))
-    assert alerts(restoring) == []
+    assert alerts(restoring, was_old) == []
 
 
 def test_the_same_of_many_tasks_is_cut():
     old = [task_view(n, {}, watermark_ms=NOW_MS - 10**8) for n in range(8)]
-    found = problems(Snapshot(tuple(old)))
+    found = problems(Snapshot(tuple(old)), (NOW_MS - STALL_MS, Snapshot(tuple(old))))
     # 4 of 8 tasks by name, and the other 4
     assert [problem.alert for problem in found] == ["EvaluatorWatermarkStale"] * 5
     assert found[-1].text == "The same of 4 more."

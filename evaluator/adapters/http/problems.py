@@ -68,9 +68,19 @@ class Recent:
 
     def is_stalled(self, view: TaskView, *, now_ms: int) -> bool:
         """Whether the watermark of a task is where it was STALL_MS ago."""
+        then = self._before(now_ms)
+        return then is not None and then.watermarks_ms.get(view.task, -1) == view.watermark_ms
+
+    def was_old(self, view: TaskView, age_ms: float, *, now_ms: int) -> bool:
+        """Whether the watermark of a task was older than *age_ms* STALL_MS ago, too."""
+        then = self._before(now_ms)
+        before_ms = None if then is None else then.watermarks_ms.get(view.task)
+        return before_ms is not None and then is not None and then.time_ms - before_ms > age_ms
+
+    def _before(self, now_ms: int) -> _Moment | None:
+        """The last sample that is at least STALL_MS old."""
         past = [moment for moment in self._moments if moment.time_ms <= now_ms - STALL_MS]
-        then = past[-1].watermarks_ms if past else {}
-        return view.task in then and then[view.task] == view.watermark_ms
+        return past[-1] if past else None
 
 
 def problems_of(
@@ -203,7 +213,11 @@ def _tasks(snapshot: Snapshot, recent: Recent, now_ms: int) -> Iterator[Problem]
         return
     for view in snapshot:
         at_most = limit("watermark_age_limit_seconds")
-        if view.watermark_ms is not None and now_ms - view.watermark_ms > 1000 * at_most:
+        if (
+            view.watermark_ms is not None
+            and now_ms - view.watermark_ms > 1000 * at_most
+            and recent.was_old(view, 1000 * at_most, now_ms=now_ms)  # not just catching up
+        ):
             yield Problem(
                 *("EvaluatorWatermarkStale", "critical"),
                 f"The watermark of task {view.task} is {(now_ms - view.watermark_ms) // 60_000} "
