@@ -21,7 +21,7 @@ from evaluator.core.types.records import LOGS
 from evaluator.replay.merging import Merge
 from evaluator.replay.online_learning import WEIGHTS
 from evaluator.replay.shards import Shard
-from evaluator.replay.writing import MANIFEST
+from evaluator.replay.writing import MANIFEST, SCHEMAS
 
 _MEMBERS: Final = (
     "version",
@@ -122,6 +122,8 @@ def _set_range(options: argparse.Namespace, settings: Settings, shard: Shard) ->
     options.scorer, options.force, options.at_end = [], False, document["at_end"]
     options.strict = False
     options.tasks = ",".join(shard.manifest.tasks)
+    has_schemas = SCHEMAS in shard.manifest.files
+    options.schemas = shard.directory / SCHEMAS if has_schemas else None
 
 
 def _bounds(shard: Shard) -> Bounds:

@@ -2,14 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
 
 from evaluator.mapping.framing import frame_of, ids_in
 from evaluator.mapping.record import Record
-from evaluator.ports import RegistryUnavailable, SourceUnusable
+from evaluator.ports import RegistryUnavailable, RequestRefused, SourceUnusable
 from evaluator.wire.messages.strict import Malformed
 from evaluator.wire.records import Records
 
@@ -43,13 +43,12 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
 
 class _SavedAnswer(msgspec.Struct, forbid_unknown_fields=True):
+    registry: str
     id: str
     answer: Answer
 
 
-class _SavedSchemas(msgspec.Struct, forbid_unknown_fields=True):
-    registry: str
-    schemas: list[_SavedAnswer]
+_Saved = list[_SavedAnswer]
 
 
 class Registry(Protocol):
@@ -144,24 +143,47 @@ class Schemas:
 
     def saved(self) -> bytes:
         """The document schemas.json of a replay: the answers that it has used."""
-        rows = [_SavedAnswer(schema_id, self.answers[schema_id]) for schema_id in self._used]
-        rows.sort(key=lambda row: row.id)
-        return msgspec.json.encode(_SavedSchemas(self._registry.url, rows))
+        url = self._registry.url
+        return _document(_SavedAnswer(url, each, self.answers[each]) for each in self._used)
 
     def adopt_saved(self, document: bytes, name: str) -> None:
         """Uses the answers of a schemas.json before all others. Raises SourceUnusable."""
-        try:
-            found = msgspec.json.decode(document, type=_SavedSchemas)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise SourceUnusable(
-                f"{name} is no schemas.json of a replay: {error}. Name that file of an earlier one."
-            ) from None
-        for row in found.schemas:
-            self.adopt(row.id, row.answer)
+        for row in _rows_in(document, name):
+            if row.registry == self._registry.url:
+                self.adopt(row.id, row.answer)
 
     async def _read(self) -> None:
         for schema_id, answer in () if self._log is None else await self._log.read():
             self.adopt(schema_id, answer)
+
+
+def _document(rows: Iterable[_SavedAnswer]) -> bytes:
+    return msgspec.json.encode(sorted(rows, key=lambda row: (row.registry, row.id)))
+
+
+def _rows_in(document: bytes, name: str) -> _Saved:
+    try:
+        return msgspec.json.decode(document, type=_Saved)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise SourceUnusable(
+            f"{name} is no schemas.json of a replay: {error}. Name that file of an earlier one."
+        ) from None
+
+
+def merged(documents: Mapping[str, bytes]) -> bytes:
+    """The schemas.json of several replays, by their names.
+
+    Raises SourceUnusable, and RequestRefused if they have different answers on an id.
+    """
+    found: dict[tuple[str, str], _SavedAnswer] = {}
+    for name, document in documents.items():
+        for row in _rows_in(document, name):
+            if found.setdefault((row.registry, row.id), row) != row:
+                raise RequestRefused(
+                    f"{name} and the others have different answers of {row.registry} on schema "
+                    f"{row.id}. Replay one of them again with --schemas of the other."
+                )
+    return _document(found.values())
 
 
 class SchemaUnusable(Exception):

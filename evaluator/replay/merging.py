@@ -6,19 +6,21 @@ Sums are added, sorted rows merged, and alarms evaluated once over all settled q
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from operator import itemgetter
 from typing import Any, Final
 
 from evaluator.core.measures.exact_sums import add_tally
 from evaluator.core.types.tally import Tally
+from evaluator.mapping.schemas import merged
 from evaluator.ports import RequestRefused
 from evaluator.replay.alarms import ALARM_COMMANDS, AlarmReplay
 from evaluator.replay.manifest import Code
 from evaluator.replay.online_learning import OnlineLearning
 from evaluator.replay.results import ROWS_PER_BLOCK, ResultDirectory, SortKey
 from evaluator.replay.shards import Shard, place_key
-from evaluator.replay.writing import SETTLED, FileRules, Part, WrittenFiles, write_files
+from evaluator.replay.writing import SCHEMAS, SETTLED, FileRules, Part, WrittenFiles, write_files
 from evaluator.wire.outputs.settled import SettledUnreadable
 from evaluator.wire.records import OutputRecord
 
@@ -101,7 +103,18 @@ class Merge:
         """
         measures = rules.measures
         own = {name: of for name, of in self.settings.items() if name not in {"learning", "alarms"}}
-        rules = replace(rules, settings=own, meaning=self.meaning, code=self.code)
+        schemas = {
+            f"{shard.directory / SCHEMAS}": b"".join(shard.lines(SCHEMAS))
+            for shard in self.shards
+            if SCHEMAS in shard.manifest.files
+        }
+        rules = replace(
+            rules,
+            settings=own,
+            meaning=self.meaning,
+            code=self.code,
+            schemas=partial(merged, schemas) if schemas else None,
+        )
         parts = self.parts()
 
         def rows(name: str) -> Iterator[tuple[SortKey, bytes]]:

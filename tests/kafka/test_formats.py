@@ -139,8 +139,11 @@ def test_framed_topics_are_evaluated_as_their_canonical_twin(
     registry.fault = 500
     again = tmp_path / "again"
     elsewhere = [f"--set=topic_prefix={topic_prefix}"]
-    assert main([*replay, *elsewhere, f"--schemas={saved}", f"--out={again}"]) == 0
+    again_in_two = [*replay, *elsewhere, f"--schemas={saved}", "--processes=2"]
+    assert main([*again_in_two, f"--out={again}"]) == 0
+    assert (again / "schemas.json").read_bytes() == saved.read_bytes()
     assert json.loads((again / "manifest.json").read_text())["chain"] == manifest["chain"]
+    assert main(["verify", str(out), *framed]) == 0
 
 
 def test_a_worker_that_starts_while_the_registry_is_away_uses_the_recorded_schemas(

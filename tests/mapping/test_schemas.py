@@ -3,8 +3,13 @@
 import pytest
 
 from evaluator.mapping import schemas as room
-from evaluator.mapping.schemas import Answer, Schemas
-from evaluator.ports import RegistryUnavailable, SourceUnavailable, SourceUnusable
+from evaluator.mapping.schemas import Answer, Schemas, merged
+from evaluator.ports import (
+    RegistryUnavailable,
+    RequestRefused,
+    SourceUnavailable,
+    SourceUnusable,
+)
 from tests.mapping.test_stage import records_of
 
 
@@ -159,3 +164,20 @@ async def test_a_replay_repeats_the_answers_of_an_earlier_one():
     assert second.saved() == document
     with pytest.raises(SourceUnusable, match=r"x\.json is no schemas\.json"):
         second.adopt_saved(b"{}", "x.json")
+    third = Schemas(Registry(), None, writes=False)
+    third.adopt_saved(document.replace(b"http://registry", b"http://other"), "schemas.json")
+    assert third.answers == {}
+
+
+async def test_answers_of_several_replays_are_merged_unless_they_differ():
+    documents = {}
+    for name, answers in (("a", {"s1": A, "s2": B}), ("b", {"s2": B, "s3": A}), ("c", {"s1": B})):
+        schemas = Schemas(Registry(**answers), None, writes=False)
+        await schemas.prepare(framed(*(int(each[1:]) for each in answers)))
+        documents[name] = schemas.saved()
+    both = {name: documents[name] for name in ("a", "b")}
+    whole = Schemas(Registry(s1=A, s2=B, s3=A), None, writes=False)
+    await whole.prepare(framed(1, 2, 3))
+    assert merged(both) == whole.saved()
+    with pytest.raises(RequestRefused, match="c and the others have different answers"):
+        merged(documents)
