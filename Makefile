@@ -147,6 +147,10 @@ bench-peers: system $(VENV)/.dev $(PEERS)/.peers ## the same job on Kafka Stream
 	@scripts/install-debian.sh javac
 	$(BIN)/python -m benchmarks --peers $(ARGS)
 
+.PHONY: bounds
+bounds: $(VENV)/.dev ## the tests of the core with the oldest and the newest dependencies that are accepted
+	$(BIN)/python scripts/check_bounds.py $(ARGS)
+
 .PHONY: bench-kernel
 bench-kernel: $(VENV)/.compare ## queries per second of the measures, beside pytrec_eval and ranx
 	$(BIN)/python -m benchmarks.kernel $(ARGS)

@@ -9,7 +9,9 @@ import gc
 import json
 import os
 import platform
+import resource
 import statistics
+import subprocess
 import sys
 import time
 import warnings
@@ -195,6 +197,29 @@ def verdicts(speeds: dict[str, float]) -> None:
         print(f"{name}: {ratio:.1f} times pytrec_eval (bar {bar:.0f}: {verdict})")
 
 
+def import_times(n_rounds: int) -> dict[str, float]:
+    """Median CPU seconds of a new interpreter for each program, less those of an empty one."""
+    programs = {
+        "nothing": "",
+        "import numpy": "import numpy",
+        "import evaluator": "import evaluator",
+        "evaluate": "import evaluator; evaluator.evaluate",
+    }
+    taken: dict[str, list[float]] = {name: [] for name in programs}
+    for _ in range(max(n_rounds, 3)):
+        for name, program in programs.items():
+            start = _children_seconds()
+            subprocess.run([sys.executable, "-c", program], check=True)
+            taken[name].append(_children_seconds() - start)
+    medians = {name: statistics.median(times) for name, times in taken.items()}
+    return {name: medians[name] - medians["nothing"] for name in programs if name != "nothing"}
+
+
+def _children_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def main() -> None:
     warnings.simplefilter("ignore")  # ranx casts what it should not
     parser = argparse.ArgumentParser(prog="python -m benchmarks.kernel", description=__doc__)
@@ -212,6 +237,9 @@ def main() -> None:
         verdicts(speeds)
     late = Late(n_queries=BATCH, n_rounds=max(arguments.rounds, 3) * 3, seed=arguments.seed)
     figures["late"] = late.report(LATE_BAR)
+    figures["import seconds"] = import_times(arguments.rounds)
+    for name, seconds in figures["import seconds"].items():
+        print(f"{name}: {seconds * 1e3:.0f} ms of CPU in a new interpreter")
     names = ("numpy", "pytrec-eval-terrier")
     print(
         f"\n{os.cpu_count()} cores, {platform.system()} {platform.release()}, "
