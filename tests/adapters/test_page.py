@@ -4,7 +4,8 @@ import asyncio
 import json
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from html.parser import HTMLParser
 from importlib import resources
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import aiohttp
 import pytest
 
 from evaluator.adapters import http
@@ -361,6 +363,85 @@ def test_a_fresh_page_draws_the_chart_at_once(tmp_path: Path) -> None:
     assert len(chart.all("canvas")) == 1
     assert "served" in chart.text()
     assert seen.complaints == []
+
+
+class Tab:
+    """A tab of a browser that takes commands."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket = socket
+        self._n = 0
+
+    async def call(self, method: str, **parameters: object) -> dict[str, Any]:
+        self._n += 1
+        await self._socket.send_json({"id": self._n, "method": method, "params": parameters})
+        while (answer := await self._socket.receive_json()).get("id") != self._n:
+            pass
+        result: dict[str, Any] = answer["result"]
+        return result
+
+    async def value(self, expression: str) -> Any:
+        found = await self.call("Runtime.evaluate", expression=expression)
+        return found["result"].get("value")
+
+    async def until(self, expression: str) -> None:
+        while not await self.value(expression):  # noqa: ASYNC110  # nothing tells of a change
+            await asyncio.sleep(0.05)
+
+    async def press(self, key: str) -> None:
+        for kind in ("keyDown", "keyUp"):
+            await self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
+
+
+@asynccontextmanager
+async def tab_of(address: str, profile: Path) -> AsyncIterator[Tab]:
+    assert CHROMIUM is not None, "chromium is missing; `make system` installs it"
+    options = [each for each in QUIET if "virtual-time" not in each]
+    browser = await asyncio.create_subprocess_exec(
+        *(CHROMIUM, *options, f"--user-data-dir={profile}", "--remote-debugging-port=0"),
+        *("--remote-allow-origins=*", "about:blank"),
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert browser.stderr is not None
+        while not (found := re.search(rb"ws://([\d.:]+)/", await browser.stderr.readline())):
+            assert browser.returncode is None
+        async with aiohttp.ClientSession() as session:
+            new = f"http://{found[1].decode()}/json/new?{address}"
+            async with session.put(new) as answer:
+                url = (await answer.json())["webSocketDebuggerUrl"]
+            async with session.ws_connect(url) as socket:
+                yield Tab(socket)
+    finally:
+        if browser.returncode is None:
+            browser.kill()
+        await browser.wait()
+
+
+@pytest.mark.browser
+async def test_the_arrow_keys_move_over_the_points_and_a_narrow_page_fits(tmp_path: Path) -> None:
+    async def use() -> None:
+        server = HttpServer(FixedViews(by_level(), measures=["mrr"]), host="127.0.0.1", port=0)
+        for time_ms in (10**12, 10**12 + 1000, 10**12 + 2000):
+            server.history.sample(by_level(), now_ms=time_ms)
+        await server.start()
+        try:
+            async with tab_of(f"http://127.0.0.1:{server.port}/", tmp_path) as tab:
+                await tab.until("document.querySelector('#chart canvas') !== null")
+                await tab.value("document.getElementById('chart').focus()")
+                for key, second in (("Home", "40"), ("ArrowRight", "41"), ("ArrowLeft", "40")):
+                    await tab.press(key)
+                    legend = "document.querySelector('.u-legend').textContent"
+                    await tab.until(f"{legend}.includes('2001-09-09 01:46:{second}')")
+                narrow = {"width": 400, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+                await tab.call("Emulation.setDeviceMetricsOverride", **narrow)
+                await tab.until("document.querySelector('#chart canvas').clientWidth < 400")
+                assert await tab.value("document.documentElement.scrollWidth") <= 400
+        finally:
+            await server.stop()
+
+    await finished(use())
 
 
 def by_level() -> Snapshot:
