@@ -173,6 +173,8 @@ class Query:
         A candidate graded above 0 by maturity weighs 1/p, at most `ips_clip`, with p of its mention
         in the served order; `ips_dcg@k` multiplies by D(rank) where this ranker has it by rank k.
         """
+        if not any(name.startswith("ips_") for name in self.settings.columns):
+            return {}
         propensities = json.loads(self.ranking.value).get("propensities")
         if propensities is None:
             return {}
