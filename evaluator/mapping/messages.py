@@ -26,7 +26,7 @@ from evaluator.mapping.members import (
 )
 from evaluator.mapping.paths import Steps, shown
 from evaluator.mapping.record import Record
-from evaluator.mapping.schemas import Answer, Reader
+from evaluator.mapping.schemas import Answer, FramedDecoder
 from evaluator.mapping.shapes import Getter, Shape, walkers
 from evaluator.wire.messages.models import SCHEMA_VERSION
 from evaluator.wire.messages.strict import Malformed
@@ -90,7 +90,7 @@ class _Mapper:
         self._reader = None
         each = None if mapping.each is None else mapping.each.steps
         if mapping.format != "json":
-            self._reader = Reader(answers, compiler_of(mapping.format))
+            self._reader = FramedDecoder(answers, compiler_of(mapping.format))
         if self._reader or mapping.envelope == "debezium" or _goes_through(each, paths):
             return
         rows = Shape(row_paths)

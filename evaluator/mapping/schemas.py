@@ -190,7 +190,7 @@ class SchemaUnusable(Exception):
     """A schema that cannot be used; the text has the reason."""
 
 
-class Reader:
+class FramedDecoder:
     """Decodes framed records with the schemas of their ids.
 
     Args:

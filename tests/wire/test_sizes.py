@@ -25,7 +25,14 @@ from evaluator.wire.outputs.output_models import Evaluation, Settled
 from evaluator.wire.outputs.rows import OutputRows
 from evaluator.wire.outputs.settled import decode_settled, place_of
 from evaluator.wire.outputs.sizes import MAX_KEY_BYTES, MAX_OUTPUT_BYTES, ROOM_BYTES, refused
-from evaluator.wire.records import LEADER_OUTPUTS, MAX_MESSAGE_BYTES, OUTPUTS, WRITTEN, OutputRecord
+from evaluator.wire.records import (
+    LEADER_OUTPUTS,
+    MAX_MESSAGE_BYTES,
+    OUTPUTS,
+    SCHEMAS,
+    WRITTEN,
+    OutputRecord,
+)
 from evaluator.wire.weights.weights_record import MAX_WEIGHTS_BYTES
 from tests.core.build import Task, heartbeat, judgment, ranking
 from tests.core.learned import numbered, rules, run, settled_query
@@ -127,7 +134,7 @@ def test_stubs_do_not_depend_on_what_is_written_with_them(monkeypatch):
 
 
 def test_every_output_topic_has_room_for_what_it_is_given():
-    assert ROOM_BYTES.keys() == {*WRITTEN, *LEADER_OUTPUTS}
+    assert ROOM_BYTES.keys() == {*WRITTEN, *LEADER_OUTPUTS, SCHEMAS}
     assert {*OUTPUTS} < ROOM_BYTES.keys()
     name = WORST * MAX_NAME_BYTES
     (window,) = encode_windows(
