@@ -194,7 +194,7 @@ def try_out(stage: Stage, tree: Path) -> int:
             3,
             "error",
         ),
-        ("health without a worker", stage.health, 3, "cannot be asked"),
+        ("health without a worker", stage.health, 3, "is unreachable"),
     ):
         found, text = tried(arguments)
         good = found == code and words in text and (code == 1 or "Traceback" not in text)
