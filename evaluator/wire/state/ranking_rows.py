@@ -277,7 +277,7 @@ class _Rows:
         places = (self._row_of[at], at - self._first_of[self._row_of[at]])
         chosen = [
             (self._rows[row], place)
-            for row, place in zip(*map(IntArray.tolist, places), strict=True)
+            for row, place in zip(*(each.tolist() for each in places), strict=True)
         ]
         counts, times = (
             members[name][at].astype(np.int64) for name in ("n_candidates", "event_ms")
