@@ -83,4 +83,11 @@ def _cut(steps: Steps, ends: Collection[Steps]) -> Steps:
 
 def walkers(paths: Collection[Steps]) -> dict[Steps, Getter]:
     """Getters of the same paths for plain decoded JSON."""
-    return {steps: lambda record, steps=steps: walked(record, steps) for steps in paths}  # type: ignore[misc] # bound in the loop
+    return {steps: _walker(steps) for steps in paths}
+
+
+def _walker(steps: Steps) -> Getter:
+    first = steps[0]
+    if len(steps) > 1 or not isinstance(first, str):
+        return lambda value: walked(value, steps)
+    return lambda value: value.get(first) if isinstance(value, dict) else None
