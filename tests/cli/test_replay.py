@@ -145,7 +145,7 @@ def test_a_failed_replay_leaves_nothing_for_prometheus(tmp_path, capsys):
 
 
 def test_with_learning_the_weights_that_would_have_been_tried_are_written(tmp_path, capsys):
-    ids, moments = ["a", "b"], range(0, 120_000, 1_000)
+    ids, moments = ["a", "b"], range(0, 240_000, 1_000)
     rankings = [
         ranking(f"t-{ms}", ms, ids, features=[[0.0, 1.0], [1.0, ms % 7 + ms / 1e9]], model="m")
         for ms in moments

@@ -15,11 +15,14 @@ from evaluator.core.learning.groups import Group, padded
 from evaluator.core.learning.learner import Learner
 from evaluator.core.measures import MISSING, MeasureSet
 from evaluator.core.online import experiment
+from evaluator.core.online import model_learner as model_learner_module
 from evaluator.core.online import online_learner as leader_module
 from evaluator.core.online.events import Command, Version
+from evaluator.core.online.experiment import Experiments
 from evaluator.core.online.model_learner import ModelLearner
 from evaluator.core.online.offline_ranking import OfflineRanking, Ranked
 from evaluator.core.online.online_learner import IntervalResult, OnlineLearner
+from evaluator.core.online.progress import Progress
 from evaluator.core.online.states import ModelState
 from evaluator.core.online.training import MOST_KINDS, OTHER_KINDS, Unusable
 from evaluator.core.promotion.source_weights import SourceRule, SourceWeights
@@ -151,12 +154,70 @@ def test_the_old_champion_measures_what_was_ranked_before_the_new_one():
     assert (n, units_in_all) == (len(measured), int(units[:, 0].sum()))
 
 
-def test_what_was_served_stands_in_until_there_is_a_champion():
+@pytest.fixture
+def untested(monkeypatch):
+    """Every snapshot is tried."""
+    monkeypatch.setattr(Progress, "beats", lambda progress: True)
+
+
+def served_at_best():
     hard = world(1, 1_500, noise=2.0)
-    best = [query._replace(units={"served": {"ndcg@10": ONE, "mrr": ONE}}) for query in hard]
-    said = statuses(run(best, rules()))
+    return [query._replace(units={"served": {"ndcg@10": ONE, "mrr": ONE}}) for query in hard]
+
+
+def test_what_was_served_stands_in_until_there_is_a_champion(untested):
+    said = statuses(run(served_at_best(), rules()))
     assert "promoted" not in said
     assert "rejected" in said
+
+
+def test_what_does_not_beat_the_champion_while_it_learns_is_not_tried():
+    assert statuses(run(served_at_best(), rules())) == []
+    tried = [each.state["models"][0]["progress"] for each in all_intervals()]
+    first = next(i for i, each in enumerate(all_intervals()) if each.releases)
+    assert first == 1  # nothing was learned when the first interval began
+    assert tried[first] == [0.0, 0.0, 0.0]
+
+
+def test_the_learned_weights_are_validated_on_what_they_have_not_learned_from(monkeypatch):
+    """Also within an interval: they are taken again after a number of queries."""
+    monkeypatch.setattr(model_learner_module, "REFRESH", 64)
+    measured, measure = [], Experiments.measure
+
+    def watched(experiments, queries, made, learned=None):
+        measured.append((len(queries), learned and learned.weights))
+        measure(experiments, queries, made, learned)
+
+    monkeypatch.setattr(Experiments, "measure", watched)
+    whole = run(WORLD[:300], rules(learning_interval_ms=3_600_000))
+    assert len({weights for _, weights in measured}) == 5  # none, and after 64, 128, 192, 256
+    progress = whole[-1].state["models"][0]
+    assert releases(whole)[0].status == "challenger"
+    monkeypatch.setattr(leader_module, "_CHUNK", 3)
+    assert run(WORLD[:300], rules(learning_interval_ms=3_600_000)) == whole
+    assert progress["progress"] == [0.0, 0.0, 0.0]
+
+
+def test_progress_is_more_than_a_standard_error_above_0():
+    def after(*differences):
+        progress = Progress()
+        progress.add(round(each * ONE) for each in differences)
+        return progress
+
+    assert after(*[0.1] * 50).beats()
+    assert not after(*[0.1] * 49).beats()
+    assert not after(*[0.0] * 50).beats()
+    assert not after(*[-0.1] * 50).beats()
+    assert after(*[1.0] * 59, *[-1.0] * 41).beats()  # the mean 0.18, its error 0.098
+    assert not after(*[1.0] * 54, *[-1.0] * 46).beats()  # the mean 0.08
+    few, halved = after(*[0.1] * 999), after(*[0.1] * 1_000)
+    for progress in (few, halved):
+        progress.end_interval()
+    assert (few.n, halved.n, halved.beats()) == (999.0, 500.0, True)
+    assert Progress.load(json.loads(json.dumps(halved.state()))) == halved
+    for tampered in ([-1, 0, 0], [1, 0, -1], [0, 1, 0]):
+        with pytest.raises(ValueError, match="not a progressive"):
+            Progress.load(tampered)
 
 
 def test_propose_says_what_auto_would_do_and_changes_no_champion():
@@ -193,7 +254,7 @@ def test_a_gate_rests_between_trials():
 
 
 @pytest.mark.parametrize("part", repeated(10, quick=1))
-def test_a_candidate_that_is_no_better_is_not_promoted(part):
+def test_a_candidate_that_is_no_better_is_not_promoted(part, untested):
     """Grades say nothing of features, so all weights are alike; served is drawn the same way."""
     for seed in range(100 + 3 * part, 103 + 3 * part):
         random = Random(seed)

@@ -94,7 +94,7 @@ def test_killed_is_leader_its_successor_says_what_a_replay_says(make_world, star
     world = make_world(N_TASKS, settings=SETTLED)
     settings = {**LEARNING, "heartbeats": "off", "session_timeout_ms": 6_000}
     workers = [start(world, **settings) for _ in range(2)]
-    world.produce(messages(0, 400))
+    world.produce(messages(0, 200))
     until_said(world, workers[0], 1, "challenger")
     workers[0].eventually(lambda: any(map(is_leader, workers)))
     killed = next(filter(is_leader, workers))
@@ -103,7 +103,7 @@ def test_killed_is_leader_its_successor_says_what_a_replay_says(make_world, star
     [left] = [each for each in workers if each is not killed]
     left.eventually(lambda: is_leader(left))
     before = said(world)
-    world.produce(messages(400, 900))
+    world.produce(messages(200, 900))
     left.until_read(world.ends())
     shared = {
         name: value

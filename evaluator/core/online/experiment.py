@@ -11,8 +11,10 @@ from evaluator.core.measures import MISSING
 from evaluator.core.online.events import CHALLENGER, CHAMPION, Version
 from evaluator.core.online.offline_ranking import Ranked
 from evaluator.core.online.ordered_merge import SettledQuery
+from evaluator.core.online.progress import Progress
 from evaluator.core.online.rules import Rules
 from evaluator.core.online.success_rates import with_rates
+from evaluator.core.online.training import has_weight
 from evaluator.core.promotion.blocks import Sample, hash_of
 from evaluator.core.promotion.gate import (
     Experiment,
@@ -54,6 +56,7 @@ class Experiments:
     challenger: Version | None = None
     gate: Gate = field(default_factory=Gate)
     sums: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)
+    progress: Progress = field(default_factory=Progress)
     # Of the open interval alone:
     paired_results: list[PairedResult] = field(default_factory=list)
     source_groups: Counter[str] = field(default_factory=Counter)  # numbers of judgments
@@ -63,8 +66,13 @@ class Experiments:
         """The newest champion."""
         return self.champions[-1] if self.champions else None
 
-    def measure(self, queries: Iterable[SettledQuery], rules: Rules) -> None:
-        """Measures the weights in force on settled queries, and pairs the results."""
+    def measure(
+        self, queries: Iterable[SettledQuery], rules: Rules, learned: Version | None = None
+    ) -> None:
+        """Measures the weights in force on settled queries, and pairs the results.
+
+        Without a challenger, also the *learned* weights, which have not learned from the queries.
+        """
         judged = []
         for query in queries:
             for source, n in query.sources.items():
@@ -85,6 +93,24 @@ class Experiments:
         if self.challenger is not None:
             self._add_units(CHALLENGER, challenger, rules)
             self._pair(judged, champion, challenger, rules)
+        elif learned is not None:
+            self._validate(judged, learned, champion, rules)
+
+    def _validate(
+        self, queries: Sequence[SettledQuery], learned: Version, champion: IntArray, rules: Rules
+    ) -> None:
+        """Compares learned weights with the champion in the measure of the gate."""
+        places = [
+            i
+            for i, query in enumerate(queries)
+            if query.feature_names == learned.feature_names
+            and has_weight(query, rules.source_weights)
+        ]
+        ranked = _ranked(queries, places, learned)
+        column = rules.offline_ranking.measures.column_of(rules.gate.measure)
+        found = rules.offline_ranking.units_of(queries, [ranked])[0, :, column]
+        both = (found != MISSING) & (champion[:, column] != MISSING)
+        self.progress.add((found[both] - champion[both, column]).tolist())
 
     def _units_in_force(
         self, queries: Sequence[SettledQuery], rules: Rules
@@ -104,12 +130,7 @@ class Experiments:
                 if query.feature_names == versions[i].feature_names:
                     places[i].append(place)
         ranked = [
-            Ranked(
-                mine,
-                [with_rates(queries[i], version.history).features for i in mine],
-                version.weights,
-            )
-            for mine, version in zip(places, versions, strict=True)
+            _ranked(queries, mine, version) for mine, version in zip(places, versions, strict=True)
         ]
         units = rules.offline_ranking.units_of(queries, ranked)
         of_champion = np.full(units.shape[1:], MISSING, np.int64)
@@ -150,7 +171,7 @@ class Experiments:
 
     def start(self, challenger: Version, now_ms: int) -> None:
         """Starts an experiment."""
-        self.challenger = challenger
+        self.challenger, self.progress = challenger, Progress()
         self.gate = replace(self.gate, experiment=Experiment(now_ms, now_ms))
 
     def end(self, next_from_ms: int) -> None:
@@ -193,7 +214,8 @@ class Experiments:
         return challenger, verdict, evidence
 
     def end_interval(self) -> None:
-        """Drops the paired results."""
+        """Drops the paired results; older progress counts less."""
+        self.progress.end_interval()
         self.paired_results, self.source_groups = [], Counter()
 
     def shorten_tables(self, max_bytes: int) -> None:
@@ -208,6 +230,7 @@ class Experiments:
             "champions": [version.state() for version in self.champions],
             "challenger": None if self.challenger is None else self.challenger.state(),
             "gate": self.gate.state(),
+            "progress": self.progress.state(),
             "sums": {
                 ranker: {measure: list(of) for measure, of in sorted(sums.items())}
                 for ranker, sums in sorted(self.sums.items())
@@ -225,7 +248,13 @@ class Experiments:
                 ranker: {measure: (n, units) for measure, (n, units) in sums.items()}
                 for ranker, sums in state["sums"].items()
             },
+            Progress.load(state["progress"]),
         )
+
+
+def _ranked(queries: Sequence[SettledQuery], places: Sequence[int], version: Version) -> Ranked:
+    features = [with_rates(queries[i], version.history).features for i in places]
+    return Ranked(places, features, version.weights)
 
 
 def _content_of(query: SettledQuery) -> int:

@@ -12,6 +12,7 @@ from evaluator.core.learning.optimisers import Numbers
 from evaluator.core.online.events import Command, Release, Status, Version
 from evaluator.core.online.experiment import Experiments
 from evaluator.core.online.ordered_merge import SettledQuery
+from evaluator.core.online.progress import REFRESH
 from evaluator.core.online.rules import Rules
 from evaluator.core.online.states import (
     IS_FROZEN,
@@ -22,13 +23,10 @@ from evaluator.core.online.states import (
 from evaluator.core.online.success_rates import MOST_TABLES, SuccessRates, featured, with_rates
 from evaluator.core.online.training import Training, has_weight
 
-LEAST_UPDATES: Final = 50
-"""Updates between two challengers."""
-
 _MEMBERS: Final = (
-    "model", "feature_names", "learner", "learned_at_snapshot", "epoch", "version", "champions",
+    "model", "feature_names", "learner", "epoch", "version", "champions",
     "challenger", "gate", "ranges", "sums", "success_rates", "frozen_published", "last_command",
-    "loss", "unusable",
+    "loss", "unusable", "progress",
 )  # fmt: skip
 """Members of a state, in their order."""
 
@@ -46,6 +44,8 @@ class ModelLearner:
     experiments: Experiments = field(default_factory=Experiments)
     success_rates: SuccessRates = field(default_factory=SuccessRates)
     frozen_published: bool = False
+    learned: Version | None = None  # is validated on the next queries of the interval
+    n_in_interval: int = 0
     command: Command | None = None  # is executed at the end of the interval
     current: ModelState = ModelState.WITHOUT_FEATURES
 
@@ -55,9 +55,29 @@ class ModelLearner:
     # Queries
 
     def learn_from(self, queries: Sequence[SettledQuery], rules: Rules) -> None:
-        """Measures the weights in force, and then learns."""
+        """Measures the weights in force, and then learns.
+
+        The learned weights are taken for their validation at fixed numbers of queries, so that no
+        size of a batch of queries changes anything.
+        """
+        while queries:
+            left = REFRESH - self.n_in_interval % REFRESH
+            if left == REFRESH:
+                self._take_learned(rules)
+            self._learn_from(queries[:left], rules)
+            self.n_in_interval += len(queries[:left])
+            queries = queries[left:]
+
+    def _take_learned(self, rules: Rules) -> None:
+        """Takes the weights learned so far, once they have a scale."""
+        learner, names, self.learned = self.training.learner, self.training.feature_names, None
+        if learner is not None and learner.scale is not None and not learner.frozen:
+            weights = rules.learner.snapshot(learner)
+            self.learned = Version(0, 0, weights, names, self._history())
+
+    def _learn_from(self, queries: Sequence[SettledQuery], rules: Rules) -> None:
         queries = [featured(query, rules.embedder) for query in queries]
-        self.experiments.measure(queries, rules)
+        self.experiments.measure(queries, rules, self.learned)
         for query in queries:
             first, _ = self.ranges.get(query.task, (query.n, 0))
             self.ranges[query.task] = (first, query.n + 1)
@@ -98,6 +118,7 @@ class ModelLearner:
             *self._publish_frozen(rules),
         ]
         self.experiments.end_interval()
+        self.learned, self.n_in_interval = None, 0
         return releases
 
     @property
@@ -180,11 +201,10 @@ class ModelLearner:
             self._on(Event.COOLED_DOWN)
         if learner is None or self.current is not ModelState.LEARNING:
             return []
-        if learner.scale is None or learner.updates < training.updates_at_snapshot + LEAST_UPDATES:
+        if learner.scale is None or not self.experiments.progress.beats():
             return []
         weights = rules.learner.snapshot(learner)
         training.learner = rules.learner.published(learner)
-        training.updates_at_snapshot = learner.updates
         history = self._history()
         challenger = self._next_version(now_ms, weights, training.feature_names, history)
         self.experiments.start(challenger, now_ms)

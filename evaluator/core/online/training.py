@@ -139,13 +139,11 @@ def require_propensities(query: SettledQuery, rules: Rules) -> None:
 class Training:
     """The state of the learner.
 
-    `updates_at_snapshot` are the updates before the last challenger; `loss` is the mean over the
-    groups of the last interval that had any.
+    `loss` is the mean over the groups of the last interval that had any.
     """
 
     feature_names: tuple[str, ...] = ()
     learner: LearnerState | None = None
-    updates_at_snapshot: int = 0
     loss: float | None = None
     unusable: Unusable = field(default_factory=Unusable)
     # Of the open interval alone:
@@ -248,7 +246,6 @@ class Training:
         return {
             "feature_names": list(self.feature_names),
             "learner": None if self.learner is None else asdict(self.learner),
-            "learned_at_snapshot": self.updates_at_snapshot,
             "loss": self.loss,
             "unusable": self.unusable.state(),
         }
@@ -259,7 +256,6 @@ class Training:
         return cls(
             tuple(state["feature_names"]),
             None if learner is None else LearnerState.load(learner),
-            state["learned_at_snapshot"],
             state["loss"],
             Unusable.load(state["unusable"]),
         )

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from evaluator.core.online.online_learner import FORMAT
+from evaluator.core.online.progress import Progress
 from evaluator.core.online.training import Unusable
 from evaluator.core.promotion.gate import Experiment
 from evaluator.wire.reading import Count, HistoryTable, Int64, Sum, checked_sums
@@ -63,7 +64,6 @@ class _Model(msgspec.Struct):
     model: str
     feature_names: _Names
     learner: _Learner | None
-    learned_at_snapshot: Count
     epoch: Count
     version: Count
     champions: list[_Version]
@@ -76,6 +76,7 @@ class _Model(msgspec.Struct):
     last_command: Count
     loss: float | None
     unusable: tuple[str, dict[str, Count]]
+    progress: tuple[float, float, float]
 
 
 class _State(msgspec.Struct):
@@ -97,6 +98,7 @@ def check_state(state: Any) -> None:
 def _check_model(model: _Model) -> None:
     learner, n = model.learner, len(model.feature_names)
     Unusable.load(model.unusable)
+    Progress.load(model.progress)
     if learner is not None:
         first, second, *_ = learner.moments
         _check_lengths(learner.weights, n)
