@@ -27,6 +27,7 @@ from evaluator.replay.inspection import (
 )
 from evaluator.replay.ranges import ReadRules, parse_time_ms
 from evaluator.replay.writing import DEAD_LETTERS, EVALUATIONS, SETTLED
+from evaluator.wire.reading import UNREADABLE
 
 _BATCH = 5_000
 
@@ -123,7 +124,7 @@ def _read_results(folder: Path, sought: Sought, evidence: Evidence, settings: Se
         try:
             letter = msgspec.json.decode(row)
             _add_letter(letter, value_of_row(letter), sought, evidence, settings)
-        except (ValueError, KeyError, TypeError) as error:
+        except UNREADABLE as error:
             raise SourceUnusable(
                 f"{folder / DEAD_LETTERS} has a line that `evaluator replay` does not write "
                 f"({error}). Replay again."

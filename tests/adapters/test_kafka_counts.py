@@ -46,7 +46,10 @@ async def test_an_offset_to_skip_must_be_of_a_partition_that_is_there(counted):
     assert await equal_partitions(LOCAL, TOPICS) == 4
 
 
-LEADER = {"counts-rankings": 3, "counts-settled": 2, "counts-weights": 1, "counts-weights-log": 1}
+ONE_PARTITION = ("weights", "weights-log", "alarms", "alarm-commands")
+LEADER = {"counts-rankings": 3, "counts-settled": 2} | dict.fromkeys(
+    (f"counts-{name}" for name in ONE_PARTITION), 1
+)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """`evaluator inspect`: all that is known of one query."""
 
 import json
+import shutil
 
 import pytest
 
@@ -155,6 +156,16 @@ def test_a_trace_that_is_nowhere_is_named(logs, capsys):
 def test_what_is_wrong_is_an_error_that_names_the_remedy(arguments, code, words, capsys):
     assert main(["inspect", "t", *arguments]) == code
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line", ["{", "[]", "3", '{"topic":{}}', "[" * 100_000, '{"value":3}'])
+def test_a_damaged_line_of_dead_letters_is_an_error(line, logs, tmp_path, capsys):
+    results = tmp_path / "out"
+    shutil.copytree(logs[1], results)
+    with (results / "dead-letters.ndjson").open("a") as file:
+        file.write(f"{line}\n")
+    assert main(["inspect", "t", f"--results={results}"]) == 3
+    assert "has a line that `evaluator replay` does not write" in capsys.readouterr().err
 
 
 def test_a_mapping_is_refused(tmp_path, capsys):
