@@ -121,8 +121,7 @@ def test_a_perfect_oracle_of_its_own_judgment_is_of_no_use():
     for features in made.offline_ranking.seen.values():
         for each in features:
             assert (each == each[0]).all()
-    assert [each.status for each in releases(turned)][:2] == ["initial", "challenger"]
-    assert "promoted" not in [each.status for each in releases(turned)]
+    assert [each.status for each in releases(turned)] == ["initial"]
     for release in releases(turned):
         assert release.weights == pytest.approx((0.0, 1.0, 0.0, 0.0), abs=1e-12)
 
@@ -185,7 +184,8 @@ def test_reliability_is_learned_and_weights_go_by_it():
     assert [each.status for each in said][:2] == ["challenger", "promoted"]
     last = [release for release in said if release.status == "challenger"][-1]
     assert last.feature_names == FEATURE_NAMES
-    assert last.weights[HIST] > 1
+    others = [abs(weight) for place, weight in enumerate(last.weights) if place != HIST]
+    assert last.weights[HIST] > 4 * max(others)
     unseen = [
         with_rates(featured(query, HashedNgrams()), last.history)
         for query in described_world(graphs, seed=77, n_queries=300)
@@ -207,6 +207,14 @@ def test_what_nobody_is_trusted_to_say_teaches_the_table_nothing():
     assert tables[0] != all_intervals()[-1].state["models"][0]["success_rates"]
 
 
+def no_names(state):
+    """A state without the hashes of the queries that have counted: candidate ids are in them."""
+    if isinstance(state, dict):
+        experiment = {"queries"} if "traces" in state else set()
+        return {name: no_names(of) for name, of in state.items() if name not in experiment}
+    return [no_names(of) for of in state] if isinstance(state, list) else state
+
+
 @pytest.mark.slow
 def test_the_names_of_graphs_change_nothing():
     queries = described_world(graphs)
@@ -221,9 +229,13 @@ def test_the_names_of_graphs_change_nothing():
             )
         )
     turned = run(queries, rules())
-    assert run(renamed, rules()) == turned
+    of_renamed = run(renamed, rules())
+    assert [each.releases for each in of_renamed] == [each.releases for each in turned]
+    assert [no_names(each.state) for each in of_renamed] == [
+        no_names(each.state) for each in turned
+    ]
     promoted = [release for release in releases(turned) if release.status == "promoted"]
-    assert promoted[0].weights[HIST] > 0
+    assert promoted[-1].weights[HIST] > 0
 
 
 # --- tables and intervals -------------------------------------------------------------------------
