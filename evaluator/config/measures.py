@@ -57,18 +57,15 @@ def measure_set(settings: Settings) -> MeasureSet:
 
 
 def _refuse_above_one(settings: Settings, measures: MeasureSet) -> None:
-    """Raises ConfigError for measures with values above 1 where values are at most 1."""
+    """Raises ConfigError for histograms of measures with values above 1."""
     above = {each.canonical for each in measures.measures if each.kind.above_one}
-    alarms = (*settings.alarm_measures, *dict(settings.alarm_objectives))
-    for role, names in (
-        ("histogram_measures", settings.histogram_measures),
-        ("alarm_measures or alarm_objectives", alarms if settings.alarms else ()),
-    ):
-        known = [measures.canonical_of(name) for name in names if name in measures.columns]
-        if found := above.intersection(known):
-            raise ConfigError(
-                f"{role} names {min(found)}, whose values may be above 1. Name another measure."
-            )
+    names = settings.histogram_measures
+    known = [measures.canonical_of(name) for name in names if name in measures.columns]
+    if found := above.intersection(known):
+        raise ConfigError(
+            f"histogram_measures names {min(found)}, whose values may be above 1. "
+            "Name another measure."
+        )
 
 
 def parse_measures(spellings: Sequence[str], scales: Terms = Terms()) -> MeasureSet:  # noqa: B008  # it is immutable

@@ -1,10 +1,15 @@
 """What alarms watch, from settings: each series once."""
 
+import json
+
 from evaluator.cli.watching import watch_rules_of
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
+from evaluator.core.alarms.sums import unit_of
 from evaluator.core.online.alarm_watch import AlarmWatch
 from evaluator.core.online.watched import SeriesName
+from evaluator.replay.alarms import TickSums
+from tests.core.alarms.settled import settled_world
 from tests.core.alarms.worlds import FIRST, feed
 
 
@@ -33,3 +38,18 @@ def test_weighted_clicks_are_not_bounded():
         feed(series, range(FIRST, FIRST + 3 * 168), 0.9)
         limits = [look.threshold > rules.alarms.thresholds[look.hours] for look in series.looks]
         assert limits == [skewed] * 4
+
+
+def test_sums_of_weighted_clicks_may_exceed_64_bits():
+    made = Settings(
+        measures=("ips_dcg@10",), alarm_measures=("ips_dcg@10",), implicit_sources=("click",)
+    )
+    sums = TickSums(watch_rules_of(made, measure_set(made)))
+    heavy = {"served": {"ips_dcg@10": 1 << 60}}
+    (query, *_) = settled_world(1, per_hour=1, hours=1)
+    for _ in range(20):
+        assert list(sums.add(query._replace(units=heavy))) == []
+    read = [json.loads(row) for _, row in sums.end()]
+    assert ["m", "", [[unit_of(query.trace_id), 20, 20 << 60]]] in [
+        [model, "", units] for model, _, units in read
+    ]

@@ -135,7 +135,6 @@ def test_weights_have_the_values_that_they_would_have_had_as_a_scorer():
     [
         ({"histogram_measures": ("ips_clicks",)}, "ips_clicks, whose values may be above 1"),
         ({"learning": "propose", "gate_measure": "ips_clicks"}, "does not compare rankers"),
-        ({"alarms": True, "alarm_measures": ("ips_dcg@5",)}, "values may be above 1"),
         ({"ties": "average"}, "ties = average is not defined for ips_dcg@5"),
     ],
 )
