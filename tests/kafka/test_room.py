@@ -1,5 +1,7 @@
 """Topics have room for the largest records, and the check finds those that have not."""
 
+from dataclasses import replace
+
 import pytest
 
 from evaluator.adapters.kafka import create_topics, plan_topics
@@ -10,13 +12,20 @@ from tests.contract.backends import with_room
 
 pytestmark = pytest.mark.kafka
 
+
+@pytest.fixture
+def with_schemas(kafka):
+    """The brokers, for inputs whose records name schemas: then all outputs are needed."""
+    return replace(kafka, has_schemas=True)
+
+
 SETTING = "max.message.bytes"
 
 
-async def test_every_new_output_has_room_for_its_largest_record(kafka, topic_prefix):
-    plan = await plan_topics(kafka, topic_prefix=topic_prefix, partitions=1)
-    await create_topics(kafka, plan)
-    found = await described(kafka, [topic.name for topic in plan])
+async def test_every_new_output_has_room_for_its_largest_record(with_schemas, topic_prefix):
+    plan = await plan_topics(with_schemas, topic_prefix=topic_prefix, partitions=1)
+    await create_topics(with_schemas, plan)
+    found = await described(with_schemas, [topic.name for topic in plan])
     assert {
         name.removeprefix(topic_prefix): int(values[SETTING])
         for name, values in found.items()
@@ -24,15 +33,18 @@ async def test_every_new_output_has_room_for_its_largest_record(kafka, topic_pre
     } == ROOM_BYTES
 
 
-async def test_the_check_warns_of_outputs_with_less_room_and_says_the_command(kafka, topic_prefix):
-    plan = await plan_topics(kafka, topic_prefix=topic_prefix, partitions=1)
+async def test_the_check_warns_of_outputs_with_less_room_and_says_the_command(
+    with_schemas, topic_prefix
+):
+    plan = await plan_topics(with_schemas, topic_prefix=topic_prefix, partitions=1)
     narrow = {name: room - 1 for name, room in ROOM_BYTES.items()}
-    await create_topics(kafka, with_room(plan, narrow))
-    findings = await inspect(kafka, topic_prefix=topic_prefix, needed_ms=1, leads=True)
+    await create_topics(with_schemas, with_room(plan, narrow))
+    findings = await inspect(with_schemas, topic_prefix=topic_prefix, needed_ms=1, leads=True)
     warnings = [each for each in findings if SETTING in each.what]
     assert {each.severity for each in warnings} == {"warning"}
-    assert [each.what_to_do for each in warnings] == [
-        f"kafka-configs.sh --bootstrap-server {kafka.bootstrap} --alter --entity-type topics "
-        f"--entity-name {topic_prefix}{name} --add-config {SETTING}={room}"
+    command = f"kafka-configs.sh --bootstrap-server {with_schemas.bootstrap} --alter"
+    assert {each.what_to_do for each in warnings} == {
+        f"{command} --entity-type topics --entity-name {topic_prefix}{name} "
+        f"--add-config {SETTING}={room}"
         for name, room in ROOM_BYTES.items()
-    ]
+    }
