@@ -234,7 +234,7 @@ def _summary(ranking: Ranking | None, of: Evidence) -> Iterator[str]:
         yield "Not settled, or its record was not found: values may still change."
     for row in of.settled:
         at = utc_time(row["settled_time_ms"] / 1000)
-        how = "silent" if row.get("silent") else "judged" if row["values"] else "unjudged"
+        how = "silent" if row.get("silent") else "judged" if row["grades"] else "unjudged"
         yield f"Settled as {how} at {at}, event time + maturity_ms."
 
 

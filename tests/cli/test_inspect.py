@@ -174,6 +174,17 @@ def test_a_mapping_is_refused(tmp_path, capsys):
     assert "mapping" in capsys.readouterr().err
 
 
+def test_a_query_with_grades_and_without_a_value_is_settled_as_judged(tmp_path, capsys):
+    for name, row in (("rankings", RANKING), ("judgments", judgment(60_000, {"c": 0}))):
+        (tmp_path / f"{name}.ndjson").write_text(f"{json.dumps(row)}\n")
+    source, out = f"--source=file://{tmp_path}", tmp_path / "out"
+    assert main(["replay", source, f"--out={out}", "--set=empty=skip"]) == 0
+    assert json.loads((out / "settled.ndjson").read_text())["values"] == {}
+    assert json.loads((out / "totals.json").read_text())["queries"]["settled_judged"] == 1
+    capsys.readouterr()
+    assert "Settled as judged" in inspected(capsys, "t", f"--results={out}")
+
+
 def test_ids_with_escapes_are_found():
     value = rb'{"trace_id": "\u0074", "node_id": "n"}'
     assert Sought("t", None).document(value) is not None
