@@ -36,10 +36,10 @@ def inspect(options: argparse.Namespace, settings: Settings) -> int:
     """`evaluator inspect TRACE [NODE]`."""
     if options.source is None and options.results is None:
         raise UsageError("Name --source, the --results of a replay, or both.")
-    if settings.mapping is not None:
+    if options.source is not None and settings.mapping is not None:
         raise UsageError(
             "a mapping is set, and inspect reads rankings and judgments in their own format. Read "
-            "what `evaluator map` wrote, or the --results of a replay."
+            "what `evaluator map` wrote, or the --results of a replay without --source."
         )
     try:
         from_ms = None if options.begin is None else parse_time_ms(options.begin)

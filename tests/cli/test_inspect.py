@@ -168,10 +168,15 @@ def test_a_damaged_line_of_dead_letters_is_an_error(line, logs, tmp_path, capsys
     assert "has a line that `evaluator replay` does not write" in capsys.readouterr().err
 
 
-def test_a_mapping_is_refused(tmp_path, capsys):
-    code = main(["inspect", "t", "--results=x", f"--set=mapping={tmp_path / 'm.toml'}"])
-    assert code == 2
-    assert "mapping" in capsys.readouterr().err
+def test_foreign_messages_are_refused_and_results_of_them_are_read(logs, tmp_path, capsys):
+    mapping = tmp_path / "m.toml"
+    assert main(["mapping", "presets", "clicks"]) == 0
+    mapping.write_text(capsys.readouterr().out)
+    arguments = ["inspect", "t", f"--results={logs[1]}", f"--set=mapping={mapping}"]
+    assert main(arguments) == 0
+    assert "Settled as judged" in capsys.readouterr().out
+    assert main([*arguments, f"--source=file://{logs[0]}"]) == 2
+    assert "the --results of a replay without --source" in capsys.readouterr().err
 
 
 def test_a_query_with_grades_and_without_a_value_is_settled_as_judged(tmp_path, capsys):
