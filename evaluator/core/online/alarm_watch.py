@@ -82,7 +82,7 @@ class AlarmWatch:
         self._templates = rules.templates()
         self._n_tasks = n_tasks
         self.series: dict[SeriesName, AlarmSeries] = {}
-        self._of_query: dict[tuple[str, str], list[AlarmSeries | None]] = {}
+        self._of_query: dict[tuple[str, str, int], AlarmSeries] = {}
         self._left_out: dict[SeriesName, None] = {}
         self._open_ms: int | None = None  # start of the open tick
         self._from_ms = 0  # queries before it are not counted
@@ -213,15 +213,14 @@ class AlarmWatch:
     def _add_units(
         self, model: str, variant: str, place: int, units: Iterable[tuple[int, int, int]]
     ) -> None:
-        known = self._of_query.get((model, variant))
-        if known is None:
-            known = self._of_query[model, variant] = [None] * len(self._templates)
-        series = known[place]
+        series = self._of_query.get((model, variant, place))
         if series is None:
-            series = known[place] = self._series_of((model, variant), self._templates[place])
-        if series is not None:
-            for unit, queries, value_units in units:
-                series.hourly.add(unit, value_units, queries)
+            series = self._series_of((model, variant), self._templates[place])
+            if series is None:
+                return
+            self._of_query[model, variant, place] = series
+        for unit, queries, value_units in units:
+            series.hourly.add(unit, value_units, queries)
 
     def _series_of(self, labels: tuple[str, str], template: Template) -> AlarmSeries | None:
         """The series, created if there is room."""

@@ -7,7 +7,7 @@ import pytest
 
 from evaluator.core.alarms.rules import AlarmRules
 from evaluator.core.alarms.ticks import TICK_MS
-from evaluator.core.online.alarm_watch import AlarmWatch, SeriesEvent, WatchResult
+from evaluator.core.online.alarm_watch import MAX_LEFT_OUT, AlarmWatch, SeriesEvent, WatchResult
 from evaluator.core.online.watched import COVERAGE, AlarmCommand, SeriesName, WatchRules
 from evaluator.core.types.records import WatermarkRecord
 from evaluator.wire.alarms.state import AlarmState
@@ -150,6 +150,11 @@ def test_series_beyond_the_limit_are_counted(world):
     watch.receive([], WatchResult())
     assert len(watch.series) == 2
     assert watch.n_left_out == 2
+    now = world[0]._replace(event_time_ms=watch.tick_end_ms)
+    for n in range(2 * MAX_LEFT_OUT):
+        watch.take(now._replace(variant=f"v{n}"), WatchResult())
+    assert watch.n_left_out == MAX_LEFT_OUT
+    assert len(watch._of_query) == 2
 
 
 def test_commands_name_their_tick_and_repeat_there(world, whole):
