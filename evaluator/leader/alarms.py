@@ -85,8 +85,8 @@ class LeaderAlarms:
         watch = self.watch
         if watch is None:
             return []
-        for value in self._requests.values():
-            self._request(value, watch)
+        for key in list(self._requests):
+            self._request(key, watch)
         result = WatchResult()
         for generation, record in records:
             known = self._state.generations.setdefault(task, [generation])
@@ -111,10 +111,11 @@ class LeaderAlarms:
         self._unpublished = []
         return [*published, *(("weights", record) for record in state)]
 
-    def _request(self, value: bytes, watch: AlarmWatch) -> None:
+    def _request(self, key: bytes, watch: AlarmWatch) -> None:
         try:
-            watch.command(read_command(value)._replace(applied_ms=0))
+            watch.command(read_command(self._requests[key])._replace(applied_ms=0))
         except AlarmRefused as error:
+            del self._requests[key]
             log.warning("command_unreadable", model="", error=str(error))
 
     def view(self) -> AlarmsView:
