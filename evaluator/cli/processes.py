@@ -75,18 +75,20 @@ def _start(context: Any, work: Work, job: Any, n_starts: int) -> _Started:
 
 def _receive(started: _Started, on_progress: Report) -> None:
     """Takes the messages that are there; closes the connection at its end."""
+    messages = []
     try:
         while started.messages.poll():
-            message = started.messages.recv()
-            if isinstance(message, Exception):
-                raise message
-            if message is None:
-                started.finished = True
-            else:
-                started.reported += message
-                on_progress(message)
+            messages.append(started.messages.recv())
     except (EOFError, ConnectionResetError):
         started.messages.close()
+    for message in messages:
+        if isinstance(message, Exception):
+            raise message
+        if message is None:
+            started.finished = True
+        else:
+            started.reported += message
+            on_progress(message)
 
 
 def _next_start(died: _Started) -> int:

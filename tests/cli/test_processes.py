@@ -91,6 +91,7 @@ def test_an_error_of_a_job_is_raised_here_and_ends_the_others(tmp_path):
     for error, expected in (
         (SourceUnusable, pytest.raises(SourceUnusable, match="gone")),
         (UnpicklableError, pytest.raises(RuntimeError, match="UnpicklableError: gone 1")),
+        (EOFError, pytest.raises(EOFError, match="gone")),
     ):
         with expected:
             run([Job("endless", tmp_path), Job("a", tmp_path, error=error)])
