@@ -39,17 +39,18 @@ def interval_bar(value: float, low: float, high: float, *, extent: float, kind: 
 def scatter(cells: Sequence[Cell], x_label: str, y_label: str) -> str:
     """Pairs by both values: dots with an area for the number of pairs; above the line: better."""
     most = max((cell.pairs for cell in cells), default=1)
+    extent = max((1.0, *(max(cell.baseline, cell.other) for cell in cells)))
     dots = []
     for cell in sorted(cells, key=lambda cell: -cell.pairs):
         size = max(_SMALLEST_DOT, _LARGEST_DOT * sqrt(cell.pairs / most))
         kind = _kind_of(cell.other - cell.baseline)
         title = f"{cell.pairs:,} queries: {cell.baseline:.3g} to {cell.other:.3g}"
         dots.append(
-            f'<circle class="{kind}" cx="{_x(cell.baseline):.1f}" cy="{_y(cell.other):.1f}" '
-            f'r="{size:.1f}"><title>{title}</title></circle>'
+            f'<circle class="{kind}" cx="{_x(cell.baseline / extent):.1f}" '
+            f'cy="{_y(cell.other / extent):.1f}" r="{size:.1f}"><title>{title}</title></circle>'
         )
     diagonal = f'<line class="zero" x1="{_x(0)}" y1="{_y(0)}" x2="{_x(1)}" y2="{_y(1)}"/>'
-    return _square(diagonal + "".join(dots), x_label, y_label)
+    return _square(diagonal + "".join(dots), x_label, y_label, extent=extent)
 
 
 def curves(lines: Sequence[Curve], x_label: str, y_label: str) -> str:
@@ -79,14 +80,14 @@ def _y(share: float) -> float:
     return _SIDE - _MARGIN - share * (_SIDE - _MARGIN - 8)
 
 
-def _square(content: str, x_label: str, y_label: str) -> str:
+def _square(content: str, x_label: str, y_label: str, *, extent: float = 1.0) -> str:
     grid = []
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        x, y = _x(share), _y(share)
+        x, y, number = _x(share), _y(share), f"{share * extent:.3g}"
         grid.append(f'<line class="grid" x1="{x}" x2="{x}" y1="{_y(0)}" y2="{_y(1)}"/>')
         grid.append(f'<line class="grid" x1="{_x(0)}" x2="{_x(1)}" y1="{y}" y2="{y}"/>')
-        grid.append(f'<text x="{x}" y="{_SIDE - 20}" text-anchor="middle">{share:g}</text>')
-        grid.append(f'<text x="{_MARGIN - 5}" y="{y + 4}" text-anchor="end">{share:g}</text>')
+        grid.append(f'<text x="{x}" y="{_SIDE - 20}" text-anchor="middle">{number}</text>')
+        grid.append(f'<text x="{_MARGIN - 5}" y="{y + 4}" text-anchor="end">{number}</text>')
     middle = _x(0.5)
     labels = (
         f'<text x="{middle}" y="{_SIDE - 4}" text-anchor="middle">{escape(x_label)}</text>'

@@ -292,12 +292,14 @@ def _column(source: Evaluations, ranker: str, measure: str) -> FloatArray:
 
 
 def cells_of(baseline: FloatArray, other: FloatArray) -> Iterator[Cell]:
-    """Counts of pairs by both values, rounded to a grid over [0, 1].
+    """Counts of pairs by both values, rounded to a grid over [0, 1], or to the largest above 1.
 
     >>> list(cells_of(np.array([0.5, 0.5]), np.array([1.0, 1.0])))
     [Cell(baseline=0.5, other=1.0, pairs=2)]
     """
-    rounded = np.rint(np.stack([baseline, other]) * GRID) / GRID
+    both = np.stack([baseline, other])
+    extent = both.max(initial=1.0)
+    rounded = np.rint(both / extent * GRID) / GRID * extent
     places, counts = np.unique(rounded, axis=1, return_counts=True)
     for (one, two), n in zip(places.T.tolist(), counts.tolist(), strict=True):
         yield Cell(one, two, n)

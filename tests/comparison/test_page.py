@@ -157,6 +157,20 @@ def test_better_queries_are_above_the_line_of_a_scatter():
     assert float(better[3]) == 2 * float(worse[3])  # four times the area
 
 
+def test_values_above_one_are_in_the_square_and_in_few_cells():
+    values = np.arange(10_000) / 100  # up to 99.99
+    cells = list(cells_of(values, values))
+    assert len(cells) == GRID + 1
+    assert sum(cell.pairs for cell in cells) == len(values)
+    drawn = scatter(cells, "a", "b")
+    [last] = re.findall(
+        r'cx="([\d.]+)" cy="([\d.]+)" r="[\d.]+"><title>[\d,]+ queries: 100 ', drawn
+    )
+    end = re.search(r'class="zero" .* x2="([\d.]+)" y2="([\d.]+)"', drawn)
+    assert list(map(float, last)) == list(map(float, end.groups()))  # the corner of 99.99
+    assert ">75</text>" in drawn
+
+
 def test_a_curve_has_a_dot_for_each_point():
     drawn = curves([Curve("<a>", "other", [(0.0, 1.0), (1.0, 0.5)])], "recall", "precision")
     assert "&lt;a&gt;: recall 1.000, precision 0.500" in drawn
