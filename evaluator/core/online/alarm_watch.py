@@ -7,6 +7,7 @@ Ticks are closed once no query of theirs can follow.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import fsum
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from evaluator.core.alarms.look import Hour
@@ -241,20 +242,22 @@ class AlarmWatch:
 
     def _tick(self, end_ms: int, result: WatchResult) -> None:
         result.n_ticks += 1
+        events = list[SeriesEvent]()
         changed = [(name, series.tick(end_ms)) for name, series in self.series.items()]
         for name, event in changed:  # once all series have closed the tick
             if event is not None:
                 carried = self._carried_by(name, event.alarm) if event.name == "on" else ()
                 event_of = SeriesEvent(event.name, name, end_ms, event.alarm, carried)
-                result.events.append(event_of._replace(unverifiable=self._unverifiable(name)))
+                events.append(event_of._replace(unverifiable=self._unverifiable(name)))
         due = [of for of in self._commands.values() if of.applied_ms <= end_ms]
         for command in due:
             del self._commands[command.id]
             self._executed[command.id] = None
-            result.events += self._execute(command, end_ms)
+            events += self._execute(command, end_ms)
             result.commands.append(command._replace(applied_ms=end_ms))
             if command.action == "exclude" and command.to_ms > end_ms - KEPT_HOURS * HOUR_MS:
                 self._excluded = [*self._excluded, result.commands[-1]][-MAX_COMMANDS:]
+        result.events += sorted(events, key=attrgetter("series"))  # of one series in their order
         for old in list(self._executed)[:-MAX_COMMANDS]:
             del self._executed[old]
 

@@ -138,6 +138,18 @@ def test_neither_the_order_of_reading_nor_a_restart_changes_an_event(world, whol
     assert len(published) == len(events)
 
 
+def test_events_of_commands_are_in_the_order_of_the_series_too(world, whole):
+    at_ms = whole.events[0].time_ms
+    command = AlarmCommand("c", "exclude", {}, 0, 1, at_ms)
+    events = [
+        e for e in watched(batches(world, 0), commands=[command]).events if e.time_ms == at_ms
+    ]
+    assert [e.series for e in events] == sorted(e.series for e in events)
+    of_first = [e.name for e in events if e.series == whole.events[0].series]
+    assert of_first == [whole.events[0].name, "exclude"]
+    assert len(events) > 3
+
+
 def test_series_beyond_the_limit_are_counted(world):
     rules = WatchRules(
         alarms=AlarmRules(max_series=2),
