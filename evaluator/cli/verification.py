@@ -137,7 +137,7 @@ def _bounds(shard: Shard) -> Bounds:
 
 def _differing(shard: Shard, again: Shard) -> Iterator[str]:
     """What differs from the results that were computed again."""
-    for name in shard.manifest.files.keys() & again.manifest.files.keys():
+    for name in sorted(shard.manifest.files.keys() & again.manifest.files.keys()):
         if shard.manifest.files[name].sha256 != again.manifest.files[name].sha256:
             pairs = zip_longest(shard.lines(name), again.lines(name))
             number = next(n for n, (old, new) in enumerate(pairs, 1) if old != new)

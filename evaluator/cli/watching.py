@@ -26,7 +26,7 @@ def watch_rules_of(settings: Settings, measures: MeasureSet) -> WatchRules:
         pairs=tuple((pair[0], pair[1]) for pair in pairs),
         objectives=tuple(objectives.items()),
         maturity_ms=settings.maturity_ms,
-        unbounded=frozenset(measure.canonical for _, measure in measures.of_clicks),
+        unbounded=frozenset(each.canonical for each in measures.measures if each.kind.above_one),
     )
 
 
