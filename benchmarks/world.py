@@ -121,11 +121,10 @@ def _variants(names: tuple[str, ...], drawn: NDArray[np.float64]) -> list[str]:
 def _distinct(size: tuple[int, int], rng: np.random.Generator) -> NDArray[np.int64]:
     """Indices into the table of scores, of this shape, none twice in a row."""
     scores = rng.integers(0, len(_SCORES), size)
-    while True:
-        tied = (np.diff(np.sort(scores, axis=1), axis=1) == 0).any(axis=1)
-        if not tied.any():
-            return scores
-        scores[tied] = rng.integers(0, len(_SCORES), (int(tied.sum()), size[1]))
+    tied = (np.diff(np.sort(scores, axis=1), axis=1) == 0).any(axis=1)
+    for row in np.flatnonzero(tied).tolist():
+        scores[row] = rng.choice(len(_SCORES), size[1], replace=False)
+    return scores
 
 
 def _head(row: int, trace_id: str, timestamp_ms: int) -> str:
