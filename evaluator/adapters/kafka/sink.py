@@ -235,11 +235,15 @@ class KafkaSink:
         smaller, letter = found = refused(record, output, topic=topic, partition=partition)
         self.refused += found.counts
         if letter is not None:
-            self._enqueue(("dead-letters", partition), Batch((letter,), 0, batch.emission))
+            self._enqueue(self.letter_lane(partition), Batch((letter,), 0, batch.emission))
         if smaller is None:
             self._acknowledge(queue.popleft())
         else:
             queue[0] = Batch((smaller,), batch.n_bytes, batch.emission)
+
+    def letter_lane(self, partition: int) -> Lane:
+        """Where dead letters about a partition are written."""
+        return "dead-letters", partition
 
     def _log_refusal(self, topic: str, record: OutputRecord) -> None:
         """Logs the first record that a topic refuses; `refused` counts all."""
