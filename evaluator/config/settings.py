@@ -207,7 +207,7 @@ class Settings:
     silence: str = _measure(
         "unjudged",
         choice("unjudged", "zero"),
-        "`zero` gives exposed candidates that nobody has graded by maturity the grade 0 "
+        "`zero` gives exposed candidates without a grade by maturity the grade 0 "
         "([silence](implicit.md#silence))",
     )
     segments: tuple[str, ...] = _measure(

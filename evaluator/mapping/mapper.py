@@ -2,7 +2,7 @@
 
 Records wait in a backlog for each partition. Those whose timestamps lead the partition that is
 furthest behind, also one of another member, by more than `max_lead_ms` are not written yet. A
-partition at its end holds nobody back, if its end was asked for after these records were read.
+partition at its end holds no other back, if its end was asked for after these records were read.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What silence says: exposed candidates that nobody has graded by maturity."""
+"""Silence: an exposed candidate without a grade by maturity has grade 0."""
 
 from random import Random
 

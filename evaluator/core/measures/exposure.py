@@ -1,6 +1,6 @@
 """Measures of what a user has seen and clicked, when a query settles.
 
-Before that nobody knows, so running values are lacking.
+Before that it is unknown, so running values are lacking.
 """
 
 from collections.abc import Sequence

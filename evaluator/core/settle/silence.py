@@ -1,4 +1,4 @@
-"""Silence: what it says about an exposed candidate that nobody has graded by maturity."""
+"""Silence: an exposed candidate without a grade by maturity has grade 0."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
