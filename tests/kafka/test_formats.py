@@ -2,23 +2,18 @@
 
 import asyncio
 import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from evaluator.cli import main
-from tests.kafka.broker import free_ports
+from tests.kafka.page import output_of
 from tests.kafka.process import Worker
 from tests.kafka.test_mapping import create, dead_letters
 from tests.mapping.framed_world import CLICK, MAPPING, NOW_MS, SERP, without_places, world
 from tests.mapping.registry import FakeRegistry, avro
 from tests.tidy.tree import ROOT
-from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.kafka
 
@@ -202,19 +197,8 @@ def test_the_commands_of_the_page_lead_to_a_number(kafka, registry, topic_prefix
     for topic in ("serps", "clicks"):
         mapping = mapping.replace(f'"{topic}"', f'"{topic_prefix}{topic}"')
     (tmp_path / "mapping.toml").write_text(mapping.replace("http://localhost:8081", registry.url))
-    (port,) = free_ports(1)
-    commands = commands.replace("localhost:9092", kafka.bootstrap)
-    commands = commands.replace("localhost:9464", f"127.0.0.1:{port}")
-    script = f"set -e\ntrap 'kill $(jobs -p)' EXIT\n{commands}"
-    of_test = {"topic_prefix": topic_prefix, "group_id": topic_prefix, "http_port": str(port)}
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    environment |= {f"EVALUATOR_{name.upper()}": value for name, value in of_test.items()}
-    done = subprocess.run(
-        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True,
-        timeout=PATIENCE_SECONDS, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r'evaluator_running_value_mean\{measure="mrr".*\} 0\.', done.stdout)
+    said = output_of(commands, kafka, topic_prefix, tmp_path)
+    assert re.search(r'evaluator_running_value_mean\{measure="mrr".*\} 0\.', said)
     chains = [
         json.loads((tmp_path / out / "manifest.json").read_text())["chain"]
         for out in ("first", "again")

@@ -2,11 +2,7 @@
 
 import asyncio
 import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -15,10 +11,9 @@ from aiokafka.admin import NewTopic
 from evaluator.adapters.kafka import PARTITIONERS
 from evaluator.cli import main
 from tests.contract.backends import admin, visible
-from tests.kafka.broker import free_ports
+from tests.kafka.page import output_of
 from tests.kafka.process import Worker
 from tests.tidy.tree import ROOT
-from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.kafka
 
@@ -157,22 +152,11 @@ def test_the_commands_of_the_readme_lead_to_a_number(kafka, topic_prefix, tmp_pa
     asyncio.run(create(kafka, {topic: 1 for topic, _ in sent}))
     asyncio.run(send_all(kafka.bootstrap, [(topic, None, key, value) for topic, value in sent]))
 
-    (port,) = free_ports(1)
-    commands = commands.replace("localhost:9092", kafka.bootstrap)
-    commands = commands.replace("localhost:9464", f"127.0.0.1:{port}")
     first, _, rest = commands.partition("\n")
     ours = f'sed -i \'s/= "\\(impressions\\|clicks\\)"/= "{topic_prefix}\\1"/\' mapping.toml'
-    script = f"set -e\ntrap 'kill $(jobs -p)' EXIT\n{first}\n{ours}\n{rest}"
-    of_test = {"topic_prefix": topic_prefix, "group_id": topic_prefix, "http_port": str(port)}
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    environment |= {f"EVALUATOR_{name.upper()}": value for name, value in of_test.items()}
-    done = subprocess.run(
-        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True,
-        timeout=PATIENCE_SECONDS, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.endswith(f"{answer}\n")
-    assert "ok      Both topics have one partition, so all traces meet." in done.stdout
+    said = output_of(f"{first}\n{ours}\n{rest}", kafka, topic_prefix, tmp_path)
+    assert said.endswith(f"{answer}\n")
+    assert "ok      Both topics have one partition, so all traces meet." in said
 
 
 def test_check_finds_traces_that_do_not_meet(kafka_bootstrap, topic_prefix, tmp_path, capsys):

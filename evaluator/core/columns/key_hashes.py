@@ -1,6 +1,6 @@
 """Keys of queries: 128-bit hashes of (trace_id, node_id), whose texts are kept beside them.
 
-Two keys are equal if their hashes are: no collision of BLAKE2b is known, and nobody can choose one.
+Two keys are equal if their hashes are: no collision of BLAKE2b is known.
 """
 
 from collections.abc import Sequence
