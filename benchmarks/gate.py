@@ -61,9 +61,9 @@ class Block(NamedTuple):
     occurrences: FloatArray | None
 
 
-def drift(correlation_s: float, share: float, **more: float) -> World:
+def drift(correlation_s: float, share: float) -> World:
     """A slow drift with this correlation time."""
-    return World(rho=float(np.exp(-1 / correlation_s)), share=share, **more)  # type: ignore[arg-type]
+    return World(rho=float(np.exp(-1 / correlation_s)), share=share)
 
 
 @lru_cache(maxsize=8)

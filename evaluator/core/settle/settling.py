@@ -90,8 +90,8 @@ class Settler:
         if self._silence is not None and queries.stated.served:
             running = self._join.first_in_time(rows) & (table["n_judged"][rows] > 0)
             silence = self._silence.zeros(rows, running, differing)
-        silent = np.fromiter((row in silence.silent for row in rows.tolist()), bool, len(rows))
-        apart = np.fromiter((row in differing for row in rows.tolist()), bool, len(rows))
+        silent = np.isin(rows, list(silence.silent))
+        apart = np.isin(rows, list(differing))
         in_time = self._join.first_in_time(rows) & ~apart
         together = np.flatnonzero((table["n_judged"][rows] > 0) & in_time)
         same = rows[together]
