@@ -191,12 +191,13 @@ class Mapper:
             await self._sink.start()
             self._started = True
             log.info("mapper_started", group=self._settings.group_id)
+        assignment = self._source.assignment
+        self._forget_lost()
         if self._source.revoking:
             await self._drain()
             self._source.release()
             await self._source.poll([], max_records=1, timeout_ms=0)
             return
-        assignment = self._source.assignment
         if assignment is not None and assignment.generation != self._generation:
             await self._adopt()
             self._generation = assignment.generation
@@ -212,10 +213,14 @@ class Mapper:
 
     # Partitions
 
+    def _forget_lost(self) -> None:
+        """Drops the positions of lost partitions, also if the group assigns again at once."""
+        assigned = self._source.partitions
+        self.readings = {each: it for each, it in self.readings.items() if each in assigned}
+
     async def _adopt(self) -> None:
         """Begins where the group has committed; the positions of kept partitions stay."""
         assigned = self._source.partitions
-        self.readings = {each: it for each, it in self.readings.items() if each in assigned}
         new = [each for each in assigned if each not in self.readings]
         repeats, settings = self._settings.repeats, self._settings
         has_written = await self._source.has_written()  # members commit before they write

@@ -174,6 +174,35 @@ class Topics:
         return done
 
 
+async def test_a_partition_that_was_lost_between_two_turns_begins_at_its_commit():
+    one, two = ("rankings", 0), ("rankings", 1)
+    topics, sought = Topics({one: 0, two: 0}), []
+    topics.seek = lambda partition, offset: sought.append((partition, offset))
+    topics.release = lambda: setattr(topics, "revoking", False)
+    names = {"rankings": "a", "judgments": "b"}
+    settings = MapperSettings(
+        group_id="g", topic_names=names, max_lead_ms=10, repeats=RepeatRules(1)
+    )
+    mapper = Mapper(topics, topics, {}, settings)
+    await mapper._turn()
+    assert sought == [(one, 0), (two, 0)]
+    # Before the next turn the group assigns twice: another member had the first one and read on.
+    topics.assignment, topics.ends, topics.revoking = Assignment(2, frozenset()), {two: 0}, True
+    await mapper._turn()
+    committed_at = Committed(7, Note(5, time.time_ns() // 1_000_000, drained=True).text)
+
+    async def committed(new):
+        return {one: committed_at} if one in new else {}
+
+    topics.assignment, topics.ends, topics.committed = (
+        Assignment(3, frozenset()),
+        {one: 9, two: 0},
+        committed,
+    )
+    await mapper._turn()
+    assert sought[2:] == [(one, 7)]
+
+
 def batch(log, first, *times):
     values = [json.dumps(ranking(at)).encode() for at in times]
     end = first + len(values)
