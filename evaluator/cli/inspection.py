@@ -16,7 +16,6 @@ from evaluator.config import Settings
 from evaluator.core.types.records import LOGS, Log
 from evaluator.ports import RangeSource, SourceUnusable
 from evaluator.replay.inspection import (
-    MAX_MESSAGES,
     Evidence,
     Found,
     Place,
@@ -76,17 +75,16 @@ async def _read_source(
         await source.close()
     if not is_kafka or not options.source.startswith(KAFKA):
         return
-    partitions = {found.place.partition for found in evidence.messages}
+    partitions = {place.partition for place in evidence.messages}
     tasks = sorted(partitions) or list(range(n_partitions))
     connection, prefix = connection_of(options.source, settings), settings.topic_prefix
     for output in ("evaluations", "settled", "dead-letters"):
         async for value, headers in read_output(connection, prefix, output, tasks, from_ms):
             if output == "dead-letters":
                 _add_letter(headers, value, sought, evidence, settings)
-            elif document := sought.document(value):
-                (evidence.evaluations if output == "evaluations" else evidence.settled).append(
-                    document
-                )
+            else:
+                kept = evidence.evaluations if output == "evaluations" else evidence.settled
+                _add_document(value, sought, evidence, kept)
 
 
 async def _read_input(
@@ -104,22 +102,20 @@ async def _read_input(
         for at, value in enumerate(records.values):
             if sought.document(value) is None or value is None:
                 continue
-            if len(evidence.messages) == MAX_MESSAGES:
-                evidence.cut = True
+            if evidence.is_full(evidence.messages):
                 return
             times = records.timestamps_ms
             place = Place(log, partition, int(records.offsets[at]))
-            evidence.messages.append(Found(place, value, -1 if times is None else int(times[at])))
+            time_ms = -1 if times is None else int(times[at])
+            evidence.messages[place] = Found(place, value, time_ms)
 
 
 def _read_results(folder: Path, sought: Sought, evidence: Evidence, settings: Settings) -> None:
     """Reads the output directory of a replay. Raises SourceUnusable."""
     for row in _lines(folder / EVALUATIONS):
-        if document := sought.document(row):
-            evidence.evaluations.append(document)
+        _add_document(row, sought, evidence, evidence.evaluations)
     for row in _lines(folder / SETTLED):
-        if document := sought.document(row):
-            evidence.settled.append(document)
+        _add_document(row, sought, evidence, evidence.settled)
     for row in _lines(folder / DEAD_LETTERS):
         try:
             letter = msgspec.json.decode(row)
@@ -142,6 +138,14 @@ def _lines(path: Path) -> Iterator[bytes]:
         ) from error
 
 
+def _add_document(
+    value: bytes | None, sought: Sought, evidence: Evidence, kept: list[Mapping[str, Any]]
+) -> None:
+    document = sought.document(value)
+    if document and not evidence.is_full(kept):
+        kept.append(document)
+
+
 def _add_letter(
     document: Mapping[str, Any],
     value: bytes | None,
@@ -154,9 +158,9 @@ def _add_letter(
     if sought.document(value) is None or value is None or "offset" not in document:
         return
     found = letter_of(document, logs)
-    if found is None or len(evidence.letters) == MAX_MESSAGES:
+    if found is None or evidence.is_full(evidence.letters):
         return
     place, letter = found
     evidence.letters[place] = letter
-    if place not in {message.place for message in evidence.messages}:
-        evidence.messages.append(Found(place, value))
+    if place not in evidence.messages and not evidence.is_full(evidence.messages):
+        evidence.messages[place] = Found(place, value)

@@ -5,7 +5,7 @@ message is a repetition or counts, as far as it has been read.
 """
 
 import base64
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +20,7 @@ from evaluator.wire.messages.strict import Malformed, read_message
 MAX_SHOWN: Final = 50
 """Rows of one table."""
 MAX_QUERIES: Final = 100
-MAX_MESSAGES: Final = 10_000
+MAX_KEPT: Final = 10_000
 Message = Ranking | Judgment | Malformed
 
 
@@ -51,11 +51,16 @@ class Found(NamedTuple):
 class Evidence:
     """What was found of a trace: messages, documents of outputs, dead letters by place."""
 
-    messages: list[Found] = field(default_factory=list)
+    messages: dict[Place, Found] = field(default_factory=dict)
     evaluations: list[Mapping[str, Any]] = field(default_factory=list)
     settled: list[Mapping[str, Any]] = field(default_factory=list)
     letters: dict[Place, Letter] = field(default_factory=dict)
-    cut: bool = False  # more than MAX_MESSAGES
+    cut: bool = False  # one of them has MAX_KEPT
+
+    def is_full(self, kept: Sized) -> bool:
+        """Whether *kept*, one of the collections, takes no more; the report then says that."""
+        self.cut = self.cut or len(kept) >= MAX_KEPT
+        return len(kept) >= MAX_KEPT
 
 
 class Sought:
@@ -96,17 +101,17 @@ def value_of_row(document: Mapping[str, Any]) -> bytes:
 def report(sought: Sought, evidence: Evidence) -> Iterator[str]:
     """The text, query by query; a single line if nothing was found."""
     nodes: dict[str, Evidence] = {}
-    for found in evidence.messages:
+    for place, found in evidence.messages.items():
         document = sought.document(found.value)
         if document is not None:
-            _at(nodes, document).messages.append(found)
+            _at(nodes, document).messages[place] = found
     for name in ("evaluations", "settled"):
         for document in getattr(evidence, name):
             getattr(_at(nodes, document), name).append(document)
     for number, (node_id, of_node) in enumerate(sorted(nodes.items())):
         if number == MAX_QUERIES:
             yield f"\n{len(nodes) - MAX_QUERIES} more queries of the trace: name a node."
-            return
+            break
         of_node.letters = evidence.letters
         yield from _query(sought.trace_id, node_id, of_node)
     if not nodes:
@@ -116,7 +121,10 @@ def report(sought: Sought, evidence: Evidence) -> Iterator[str]:
             "have expired, not have been read yet, or be in a message that is not valid JSON."
         )
     if evidence.cut:
-        yield f"\nOnly the first {MAX_MESSAGES:,} messages of the trace are here; name a node."
+        yield (
+            f"\nThe trace has more than {MAX_KEPT:,} messages, evaluations, settled queries or "
+            "dead letters, and only the first of them are here. Name a node."
+        )
 
 
 def _at(nodes: dict[str, Evidence], document: Mapping[str, Any]) -> Evidence:
@@ -133,8 +141,8 @@ class _Timeline:
         self._start_ms: int | None = None
         self._seen: set[bytes] = set()
         self._ids: dict[str, bytes] = {}
-        of.messages.sort(key=lambda found: (found.place.log != "rankings", *found.place[1:]))
-        for found in of.messages:
+        by_log = sorted(of.messages, key=lambda place: (place.log != "rankings", *place[1:]))
+        for found in map(of.messages.__getitem__, by_log):
             self._add(found, of.letters.get(found.place))
 
     def _add(self, found: Found, letter: Letter | None) -> None:

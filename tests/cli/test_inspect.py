@@ -7,7 +7,8 @@ import pytest
 
 from evaluator.cli import main
 from evaluator.replay.inspection import (
-    MAX_MESSAGES,
+    MAX_KEPT,
+    MAX_QUERIES,
     MAX_SHOWN,
     Evidence,
     Found,
@@ -201,7 +202,21 @@ def test_ids_with_escapes_are_found():
 
 def test_tables_are_cut():
     value = json.dumps(judgment(0, {"a": 1})).encode()
-    found = [Found(Place("judgments", 0, n), value) for n in range(MAX_SHOWN + 7)]
-    text = "\n".join(report(Sought("t", "n"), Evidence(found, cut=True)))
-    assert "... and 7 more" in text
-    assert f"Only the first {MAX_MESSAGES:,} messages" in text
+    places = [Place("judgments", 0, n) for n in range(MAX_SHOWN + 7)]
+    evidence = Evidence({place: Found(place, value) for place in places})
+    assert "... and 7 more" in "\n".join(report(Sought("t", "n"), evidence))
+
+
+def test_what_is_kept_of_a_trace_has_a_limit(tmp_path, capsys):
+    row = {**KEY, "revision": 1, "grades": {}, "top3": {}, "values": {}}
+    other = json.dumps({**row, "node_id": "m"})
+    lines = [other, *(json.dumps({**row, "node_id": str(n)}) for n in range(MAX_KEPT))]
+    (tmp_path / "evaluations.ndjson").write_text("\n".join(lines))
+    for name in ("settled", "dead-letters"):
+        (tmp_path / f"{name}.ndjson").touch()
+    assert main(["inspect", "t", "--results", str(tmp_path)]) == 0
+    told = capsys.readouterr().out
+    assert f"{MAX_KEPT - MAX_QUERIES} more queries of the trace" in told
+    assert f"more than {MAX_KEPT:,} messages, evaluations" in told
+    assert main(["inspect", "t", "m", "--results", str(tmp_path)]) == 0
+    assert "more than" not in capsys.readouterr().out
