@@ -39,12 +39,7 @@ def execute(options: argparse.Namespace) -> int:
     """Runs the command of *options*; returns its exit code. Raises UsageError."""
     try:
         _raise_file_limit()
-        settings = load_settings(
-            config_file=options.config,
-            environment=os.environ,
-            assignments=[*options.set, *_of_mapping(options)],
-            parse_measures=parse_measures,
-        )
+        settings = settings_of(options)
         measure_set(settings)  # refuses unsupported combinations
         configure_log(log_format=settings.log_format, log_level=settings.log_level)
         return command_of(*options.command)(options, settings)
@@ -62,6 +57,16 @@ def execute(options: argparse.Namespace) -> int:
         return fail(StateUnusable.because(str(error), MORE_FILES), STATE_UNUSABLE)
     except asyncio.CancelledError:
         return 130
+
+
+def settings_of(options: argparse.Namespace) -> Settings:
+    """The settings of a command line, its file and the environment. Raises ConfigError."""
+    return load_settings(
+        config_file=options.config,
+        environment=os.environ,
+        assignments=[*options.set, *_of_mapping(options)],
+        parse_measures=parse_measures,
+    )
 
 
 def _of_mapping(options: argparse.Namespace) -> list[str]:

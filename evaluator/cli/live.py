@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from evaluator.adapters.http import limited, status_document
+from evaluator.adapters.http import HttpServer, limited, status_document
 from evaluator.adapters.kafka import (
     Connection,
     GroupSettings,
@@ -27,8 +27,10 @@ from evaluator.adapters.kafka import (
     KafkaSource,
 )
 from evaluator.adapters.linux import free_bytes, memory_limit_bytes, resident_bytes
+from evaluator.adapters.log import configure_log
 from evaluator.adapters.prometheus import EvaluatorCollector, exposition, registry_of
 from evaluator.adapters.rocksdb import RocksStateDirectory
+from evaluator.cli.execution import settings_of
 from evaluator.cli.exits import UsageError
 from evaluator.cli.wiring import (
     connection_of,
@@ -47,8 +49,9 @@ from evaluator.cli.wiring import (
     stages_of,
     topic_names,
 )
-from evaluator.config import Settings
+from evaluator.config import ConfigError, Settings
 from evaluator.config.measures import measure_set
+from evaluator.config.settings import SPECS
 from evaluator.core.measures.exact_sums import add_tally
 from evaluator.core.online.events import LeaderView
 from evaluator.core.types.records import LOGS
@@ -111,7 +114,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
             async with retention.watching(), leading(leader, worker.stop):
                 await worker.run(until_end=options.until_end)
 
-        return asyncio.run(serve(work, worker.stop, views, settings))
+        return asyncio.run(serve(work, worker.stop, views, settings, options))
     finally:
         states.release()
 
@@ -125,7 +128,7 @@ def leader(options: argparse.Namespace, settings: Settings) -> int:
         )
     leader = _leader_of(connection_of(options.source, settings), settings)
     views = ProcessViews(None, settings, leader=leader)
-    return asyncio.run(serve(leader.run, leader.stop, views, settings))
+    return asyncio.run(serve(leader.run, leader.stop, views, settings, options))
 
 
 def _topics_of(connection: Connection, settings: Settings) -> tuple[str, ...]:
@@ -162,11 +165,14 @@ async def serve(
     stop: Callable[[], None],
     views: "ProcessViews",
     settings: Settings,
+    options: argparse.Namespace,
 ) -> int:
-    """Serves HTTP during the work, which a signal stops."""
+    """Serves HTTP during the work, which a signal stops; SIGHUP reloads what can be reloaded."""
     server = http_server(views, settings)
     stop_on_signals(stop)
     await server.start()
+    hangup = partial(reload, options, settings, server)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hangup)
     log.info("http_started", host=settings.http_host, port=server.port)
     try:
         await work()
@@ -221,6 +227,20 @@ def stop_on_signals(stop: Callable[[], None]) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
+
+
+def reload(options: argparse.Namespace, settings: Settings, server: HttpServer) -> None:
+    """Reads the token, the certificate and the log level again; *settings* are those in use."""
+    server.reload()
+    try:
+        now = settings_of(options)
+    except ConfigError as error:
+        log.warning("settings_unusable", error=str(error))
+        return
+    configure_log(log_format=settings.log_format, log_level=now.log_level)
+    reloaded = replace(settings, log_level=now.log_level)
+    waiting = [name for name in SPECS if getattr(now, name) != getattr(reloaded, name)]
+    log.info("settings_reloaded", log_level=now.log_level, restart_needed_for=waiting)
 
 
 def tune_interpreter() -> None:

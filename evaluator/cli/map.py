@@ -75,7 +75,7 @@ def map(options: argparse.Namespace, settings: Settings) -> int:  # noqa: A001 -
         tune_interpreter()
         await mapper.run()
 
-    return asyncio.run(serve(work, mapper.stop, MapperViews(mapper, settings), settings))
+    return asyncio.run(serve(work, mapper.stop, MapperViews(mapper, settings), settings, options))
 
 
 def _written(to: str, sources: Mapping[Log, str]) -> dict[Log, str]:

@@ -43,7 +43,7 @@ class Access:
         self._certfile = certfile
         self._keyfile = keyfile
         self._context: ssl.SSLContext | None = None
-        self._stamp: Stamp = ()
+        self._stamp: Stamp | None = None
         self._token_is_readable = True
 
     @property
@@ -110,6 +110,12 @@ class Access:
             log.warning("http_certificate_unusable", error=_why(error))
             return
         log.info("http_certificate_renewed")
+
+    def reload(self) -> None:
+        """Loads the certificate even if its files seem unchanged, and logs an unusable token."""
+        self._token_is_readable, self._stamp = True, None
+        self.admits(None)
+        self.renew()
 
     def _token(self) -> bytes:
         """Raises OSError or ValueError."""

@@ -156,6 +156,10 @@ class HttpServer:
         self._runner = runner
         self._sampler = asyncio.create_task(self._sample(), name="http-history")
 
+    def reload(self) -> None:
+        """Reads the files of the token and of TLS now; new connections have the certificate."""
+        self._access.reload()
+
     async def stop(self) -> None:
         """Closes every connection; idempotent."""
         sampler, self._sampler = self._sampler, None

@@ -1,0 +1,122 @@
+"""SIGHUP: the token, the certificate and the log level are read again, without a restart."""
+
+import argparse
+import logging
+import signal
+from contextlib import contextmanager
+
+import pytest
+import structlog
+
+from evaluator.adapters.http import Access, HttpServer
+from evaluator.cli.execution import settings_of
+from evaluator.cli.live import reload
+from tests.adapters.synthetic import FixedViews
+from tests.adapters.test_access import TOKEN, write_pair
+from tests.kafka.process import Process
+
+
+class House:
+    """A process: its files, the settings that it began with, and its server."""
+
+    def __init__(self, folder):
+        self.file, self.token = folder / "settings.toml", folder / "token"
+        certfile, keyfile = write_pair(folder)
+        self.token.write_text(TOKEN)
+        self.write('log_level = "info"')
+        self.options = argparse.Namespace(config=self.file, set=[])
+        self.began_with = settings_of(self.options)
+        access = Access(token_file=str(self.token), certfile=str(certfile), keyfile=str(keyfile))
+        access.start()
+        self.server = HttpServer(FixedViews(), host="127.0.0.1", port=0, access=access)
+
+    def write(self, line):
+        self.file.write_text(f'log_format = "json"\n{line}\n')
+
+    def reload(self):
+        reload(self.options, self.began_with, self.server)
+
+
+@pytest.fixture
+def house(tmp_path):
+    before = structlog.get_config()
+    yield House(tmp_path)
+    structlog.configure(**before)
+    logging.getLogger("aiokafka").setLevel(logging.NOTSET)
+
+
+@contextmanager
+def ending(process):
+    try:
+        yield
+    finally:
+        process.end()
+
+
+def events(text):
+    return [line.split('"event": "')[1].split('"')[0] for line in text.splitlines()]
+
+
+def test_the_log_level_is_that_of_the_file(house, capsys):
+    for level, written in [("debug", True), ("error", False), ("info", True)]:
+        house.write(f'log_level = "{level}"')
+        house.reload()
+        capsys.readouterr()
+        structlog.get_logger("x").info("an_event")
+        assert ("an_event" in capsys.readouterr().err) is written
+    assert logging.getLogger("aiokafka").level == logging.CRITICAL
+
+
+def test_other_changed_settings_are_named_and_not_used(house, capsys):
+    house.write("retention_ms = 7200000")
+    house.reload()
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert '"event": "settings_reloaded"' in line
+    assert '"log_level": "info"' in line
+    assert '"restart_needed_for": ["retention_ms"]' in line
+
+
+@pytest.mark.parametrize("content", ["log_level = 'loud'", "no toml", None])
+def test_a_file_that_cannot_be_used_changes_nothing(house, capsys, content):
+    house.reload()
+    if content is None:
+        house.file.unlink()
+    else:
+        house.write(content)
+    house.reload()
+    structlog.get_logger("x").info("an_event")
+    assert events(capsys.readouterr().err)[-2:] == ["settings_unusable", "an_event"]
+
+
+def test_an_unusable_token_is_logged_each_time(house, capsys):
+    house.write('log_level = "warning"')
+    house.reload()
+    house.token.write_text("short")
+    capsys.readouterr()
+    house.reload()
+    house.reload()
+    assert events(capsys.readouterr().err) == ["http_token_unusable"] * 2
+
+
+def test_the_certificate_is_loaded_though_its_files_seem_unchanged(house, capsys):
+    house.reload()
+    capsys.readouterr()
+    house.reload()
+    assert events(capsys.readouterr().err) == ["http_certificate_renewed", "settings_reloaded"]
+
+
+@pytest.mark.slow
+def test_a_process_that_waits_for_its_broker_reloads_and_stays(tmp_path):
+    file = tmp_path / "settings.toml"
+    file.write_text('log_level = "info"\n')
+    arguments = ["run", "--source=kafka://127.0.0.1:1", f"--config={file}", "--set=log_format=json"]
+    process = Process(tmp_path, *arguments)
+    with ending(process):
+        process.eventually(lambda: process.events("http_started"))
+        file.write_text('log_level = "debug"\nmaturity_ms = 1\n')
+        process.signal(signal.SIGHUP)
+        [event] = process.eventually(lambda: process.events("settings_reloaded"))
+        assert event["log_level"] == "debug"
+        assert event["restart_needed_for"] == ["maturity_ms"]
+        process.signal(signal.SIGTERM)
+        assert process.wait() == 0
