@@ -49,7 +49,13 @@ def inspect(options: argparse.Namespace, settings: Settings) -> int:
         asyncio.run(_read_source(options, settings, sought, evidence, from_ms))
     if options.results is not None:
         _read_results(options.results, sought, evidence, settings)
-    print("\n".join(report(sought, evidence)).strip())
+    try:
+        print("\n".join(report(sought, evidence)).strip())
+    except UNREADABLE as error:
+        raise SourceUnusable(
+            "an evaluation or settled query of the trace is not of the form that the evaluator "
+            f"writes ({type(error).__name__}: {error}). Read another source or --results."
+        ) from error
     return 0
 
 

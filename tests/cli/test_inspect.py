@@ -207,6 +207,15 @@ def test_tables_are_cut():
     assert "... and 7 more" in "\n".join(report(Sought("t", "n"), evidence))
 
 
+def test_evaluations_of_another_form_are_refused(tmp_path, capsys):
+    for name in ("settled", "dead-letters"):
+        (tmp_path / f"{name}.ndjson").touch()
+    for row in (KEY, {**KEY, "revision": "x"}, {**KEY, "revision": 1, "top3": []}):
+        (tmp_path / "evaluations.ndjson").write_text(json.dumps(row))
+        assert main(["inspect", "t", "--results", str(tmp_path)]) == 3
+        assert "not of the form that the evaluator writes" in capsys.readouterr().err
+
+
 def test_what_is_kept_of_a_trace_has_a_limit(tmp_path, capsys):
     row = {**KEY, "revision": 1, "grades": {}, "top3": {}, "values": {}}
     other = json.dumps({**row, "node_id": "m"})
