@@ -13,7 +13,7 @@ from typing import TypeVar
 import pytest
 
 T = TypeVar("T")
-PATIENCE_SECONDS = 180.0
+PATIENCE_SECONDS = 600.0
 """Of everything that must come. Only what never comes takes so long."""
 STOP_SECONDS = 30.0
 """Of a program that was asked to stop: what orchestrators give it (docs/deployment.md)."""

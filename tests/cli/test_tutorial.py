@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.tidy.tree import ROOT
+from tests.waiting import PATIENCE_SECONDS
 
 PAGE = (ROOT / "docs" / "tutorial.md").read_text("utf-8")
 
@@ -49,7 +50,7 @@ def test_every_command_prints_what_the_page_shows(tmp_path):
         done = subprocess.run(
             ["bash", "-o", "pipefail", "-c", command],
             cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True,
-            timeout=300, check=False,
+            timeout=PATIENCE_SECONDS, check=False,
         )  # fmt: skip
         assert (done.returncode, done.stderr) == (0, ""), command
         assert done.stdout == expected, command

@@ -77,7 +77,7 @@ def prometheus(demo, said, tmp_path_factory) -> Iterator[Prometheus]:
     try:
         # Weights are promoted late in it, and while it is busy a scrape may take too long.
         report = "The page remains"
-        until(lambda: report in said.read_text("utf-8"), seconds=900, every=0.2, told=server.log)
+        until(lambda: report in said.read_text("utf-8"), every=0.2, told=server.log)
         soon = [name for name in rules_of("record") if name not in AFTER_A_QUARTER_OF_AN_HOUR]
         this_week = [name for name in soon if not re.search("quality_change|_before:", name)]
         until(lambda: records(server, this_week), every=0.2, told=server.log)

@@ -17,6 +17,7 @@ from evaluator.replay.backtest_page import page_of
 from evaluator.replay.results import ResultDirectory
 from tests.core.alarms.settled import DROP_HOUR, MATURITY_MS, START_MS, settled_world
 from tests.core.alarms.worlds import ONE
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.slow
 
@@ -253,7 +254,9 @@ def test_the_page_is_drawn_without_an_error(page, tmp_path):
             f"file://{page}",
         ),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True
+    )
     assert "CONSOLE" not in done.stderr
     assert done.stdout.count("<svg") == 3
     assert done.stdout.count('class="since"') == page.read_text().count('"since_ms"')
