@@ -35,7 +35,12 @@ WIDEST = 0.01
 
 
 def queries(
-    n: int, first: int, truth: np.ndarray, rng: np.random.Generator, every_ms: int = 1_000
+    n: int,
+    first: int,
+    truth: np.ndarray,
+    rng: np.random.Generator,
+    every_ms: int = 1_000,
+    served: float = 0.25,
 ) -> list[SettledQuery]:
     """Settled ones; the three best by a linear utility with noise have grades."""
     features = rng.normal(size=(n, N_CANDIDATES, len(NAMES)))
@@ -54,7 +59,7 @@ def queries(
             node_id="n",
             model="m",
             grades={ids[place]: grade for place, grade in zip(best[i], GRADES, strict=True)},
-            units={"served": {MEASURE: UNITS_PER_ONE // 4}},
+            units={"served": {MEASURE: round(served * UNITS_PER_ONE)}},
             sources={"human": 1},
             candidate_ids=ids,
             feature_names=NAMES,
@@ -74,31 +79,31 @@ def mean_of(
     return float(units.mean() / UNITS_PER_ONE)
 
 
-def stream(n: int, change_at: int, seed: int, every_ms: int) -> Iterator[list[SettledQuery]]:
-    rng = np.random.default_rng(seed)
-    for first in range(0, n, 500):
-        yield queries(500, first, TRUTHS[int(first >= change_at)], rng, every_ms)
+def stream(asked: argparse.Namespace) -> Iterator[list[SettledQuery]]:
+    rng = np.random.default_rng(asked.seed)
+    for first in range(0, asked.queries, 500):
+        truth = TRUTHS[int(first >= asked.change_at)]
+        yield queries(500, first, truth, rng, asked.every_ms, asked.served)
 
 
-def live(
-    settings: Settings, n: int, change_at: int, seed: int, every_ms: int
-) -> tuple[list[list[str]], float]:
+def live(settings: Settings, asked: argparse.Namespace) -> tuple[list[list[str]], float]:
     """Rows of a table, and microseconds of the leader per query."""
+    n, change_at = asked.queries, asked.change_at
     rules = rules_of(settings, measure_set(settings))
     offline_ranking = rules.offline_ranking
     held_out = [
-        queries(HELD_OUT, 0, truth, np.random.default_rng(seed + 1 + i))
+        queries(HELD_OUT, 0, truth, np.random.default_rng(asked.seed + 1 + i))
         for i, truth in enumerate(TRUTHS)
     ]
     optimum = [
-        mean_of(offline_ranking, asked, tuple((truth / UNITS).tolist()))
-        for asked, truth in zip(held_out, TRUTHS, strict=True)
+        mean_of(offline_ranking, of_world, tuple((truth / UNITS).tolist()))
+        for of_world, truth in zip(held_out, TRUTHS, strict=True)
     ]
     leader = OnlineLearner(rules, n_tasks=1)
     champion, rows, seconds, seen = (0.0,) * len(NAMES), [], 0.0, 0
     caught_up = [0, 0]
     looks = {1_000, 10_000, 100_000, change_at, change_at + 1_000, change_at + 10_000, n}
-    for batch in stream(n, change_at, seed, every_ms):
+    for batch in stream(asked):
         began = time.perf_counter()
         turned = leader.receive(batch)
         seconds += time.perf_counter() - began
@@ -107,7 +112,8 @@ def live(
         promoted = [r for each in turned for r in each.releases if r.status in LIVE]
         if promoted:
             champion = promoted[-1].weights
-        if promoted or seen in looks:
+        ended = [r for each in turned for r in each.releases if r.evidence]
+        if ended or seen in looks:
             found = mean_of(offline_ranking, held_out[world], champion)
             learner = leader.model_learners["m"].training.learner
             learned = rules.learner.snapshot(learner) if learner and learner.scale else champion
@@ -117,7 +123,7 @@ def live(
             rows.append(
                 [
                     f"{seen:,}",
-                    "promoted" if promoted else "",
+                    "".join(r.reason or r.status for r in ended[-1:]),
                     *(f"{value:.4f}" for value in (best, found, best - found)),
                     f"{best - mean_of(offline_ranking, held_out[world], learned):.4f}",
                 ]
@@ -134,11 +140,18 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=200_000)
     parser.add_argument("--change-at", type=int, default=100_000)
     parser.add_argument("--every-ms", type=int, default=1_000, help="event time between queries")
+    parser.add_argument("--served", type=float, default=0.25, help="value of the served order")
     parser.add_argument("--gate", default="standard")
+    parser.add_argument("--max-age-ms", type=int, help="of an experiment; without it the gate's")
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
-    settings = Settings(learning="auto", gate=asked.gate, source_weights=(("human", 1.0),))
-    rows, cost_us = live(settings, asked.queries, asked.change_at, asked.seed, asked.every_ms)
+    settings = Settings(
+        learning="auto",
+        gate=asked.gate,
+        gate_max_age_ms=asked.max_age_ms,
+        source_weights=(("human", 1.0),),
+    )
+    rows, cost_us = live(settings, asked)
     header = ["queries", "", "best", "live", "regret", "regret of what is learned"]
     print(format_table(header, rows, numbers=range(2, 6)))
     print(f"\nthe leader takes {cost_us:.1f} us per query")

@@ -73,11 +73,7 @@ def rules_of(settings: Settings, measures: MeasureSet) -> Rules:
         mode="auto" if settings.learning == "auto" else "propose",
         learner=from_settings(Learner, settings),
         batch_queries=settings.batch_queries,
-        gate=GateRules(
-            measures.canonical_of(settings.gate_measure),
-            {measures.canonical_of(name): share for name, share in settings.gate_guardrails},
-            **{**PRESETS[settings.gate], **_gate_rules_that_are_set(settings)},
-        ),
+        gate=_gate_rules_of(settings, measures),
         offline_ranking=from_settings(OfflineRanking, settings, measures=measures),
         learning_interval_ms=max(1, settings.learning_interval_ms),
         source_weights=source_weights_of(settings) if settings.source_weights else None,
@@ -87,10 +83,24 @@ def rules_of(settings: Settings, measures: MeasureSet) -> Rules:
     )
 
 
-def _gate_rules_that_are_set(settings: Settings) -> dict[str, Any]:
-    names = ("alpha", "block_ms", "min_traces", "min_age_ms", "cool_down_ms")
+def _gate_rules_of(settings: Settings, measures: MeasureSet) -> GateRules:
+    names = ("alpha", "block_ms", "min_traces", "min_age_ms", "max_age_ms", "cool_down_ms")
     values = {name: getattr(settings, f"gate_{name}") for name in names}
-    return {name: value for name, value in values.items() if value is not None}
+    rules = GateRules(
+        measures.canonical_of(settings.gate_measure),
+        {measures.canonical_of(name): share for name, share in settings.gate_guardrails},
+        **{
+            **PRESETS[settings.gate],
+            **{name: value for name, value in values.items() if value is not None},
+        },
+    )
+    if rules.max_age_ms <= rules.min_age_ms:
+        raise UsageError(
+            f"experiments end at an age of {rules.max_age_ms} ms (gate_max_age_ms), and promotions "
+            f"need {rules.min_age_ms} ms (gate_min_age_ms), so no challenger could be promoted. "
+            f"Set gate_max_age_ms to more, e.g. {10 * max(1, rules.min_age_ms)}."
+        )
+    return rules
 
 
 def _require_propensities(settings: Settings) -> None:

@@ -294,7 +294,7 @@ class Settings:
     gate: str = _learning(
         "standard",
         choice(*GATES),
-        "the five rules below that are not set ([the gate](gate.md#rules))",
+        "the six rules below that are not set ([the gate](gate.md#rules))",
     )
     gate_alpha: float | None = _learning(
         None,
@@ -313,6 +313,12 @@ class Settings:
         none_or(DURATION),
         "event time of an experiment before a promotion",
         example="7200000 (two hours)",
+    )
+    gate_max_age_ms: int | None = _learning(
+        None,
+        none_or(DURATION),
+        "event time after which an experiment that is undecided ends",
+        example="72000000 (twenty hours)",
     )
     gate_cool_down_ms: int | None = _learning(
         None,

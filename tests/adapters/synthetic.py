@@ -145,6 +145,7 @@ def learned(**changes: Any) -> LeaderView:
         evidence_for=12.5,
         evidence_against=0.25,
         n_traces=900,
+        last_experiment=(3, "rejected", "undecided"),
         evidence_needed=100.0,
         loss=1.25,
     )

@@ -215,6 +215,7 @@ def test_status_says_of_every_model_what_is_learned() -> None:
                 "evidence_for": 12.5,
                 "evidence_against": 0.25,
                 "traces": 900,
+                "last_experiment": {"version": 3, "status": "rejected", "reason": "undecided"},
             },
             {
                 "model": "other",
@@ -229,6 +230,7 @@ def test_status_says_of_every_model_what_is_learned() -> None:
                 "evidence_for": 1.0,
                 "evidence_against": 1.0,
                 "traces": 0,
+                "last_experiment": None,
             },
         ],
     }

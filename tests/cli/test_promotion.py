@@ -2,7 +2,10 @@
 
 from dataclasses import replace
 
+import pytest
+
 from evaluator.cli import leader
+from evaluator.cli.exits import UsageError
 from evaluator.cli.leader import record_writer_of, rules_of, source_weights_of
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
@@ -20,6 +23,15 @@ def test_sources_have_the_caps_that_were_set_for_a_turn():
     trust = source_weights_of(TRUSTING)
     assert trust.sources == {"human": SourceRule(1.0), "click": SourceRule(0.5, 1000, 0.2)}
     assert rules_of(TRUSTING, measure_set(TRUSTING)).source_weights == trust
+
+
+def test_experiments_that_end_before_a_promotion_is_possible_are_refused():
+    for settings in ({"gate_max_age_ms": 7_200_000}, {"gate_min_age_ms": 72_000_000}):
+        wrong = replace(TRUSTING, **settings)
+        with pytest.raises(UsageError, match=r"Set gate_max_age_ms to more, e\.g\. 72"):
+            rules_of(wrong, measure_set(wrong))
+    longer = replace(TRUSTING, gate_max_age_ms=7_200_001)
+    assert rules_of(longer, measure_set(longer)).gate.max_age_ms == 7_200_001
 
 
 def test_every_setting_that_a_leader_goes_by_is_in_its_fingerprint():

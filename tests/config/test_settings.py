@@ -51,6 +51,7 @@ DEFAULTS = {
     "gate_block_ms": None,
     "gate_min_traces": None,
     "gate_min_age_ms": None,
+    "gate_max_age_ms": None,
     "gate_cool_down_ms": None,
     "source_weights": (),
     "implicit_sources": (),

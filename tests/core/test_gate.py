@@ -309,6 +309,18 @@ def test_evidence_that_is_lost_again_counts_no_more():
     assert verdict(lost, rules).lacking == ("evidence", "traces")
 
 
+def test_an_experiment_that_is_undecided_ends_at_its_largest_age():
+    rules = GateRules("m", **LOOSE, max_age_ms=100)
+    won, equal = (experiment_after(*wins(14, by=by), rules=rules, start_ms=0) for by in (1.0, 0.0))
+    for experiment, at_99, at_100 in (
+        (equal, ("undecided", ""), ("rejected", "undecided")),
+        (won, ("promoted", ""), ("promoted", "")),
+    ):
+        for now_ms, expected in ((99, at_99), (100, at_100)):
+            _, found = decided(experiment, [], rules, until_ms=now_ms)
+            assert (found.status, found.reason) == expected
+
+
 def test_age_is_event_time_and_never_runs_back():
     rules = GateRules("m")
     times_ms = [5_000, 90_000, 20_000]

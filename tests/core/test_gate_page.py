@@ -28,7 +28,7 @@ def test_the_example_gives_what_it_says():
 def test_defaults_are_those_of_the_code():
     assert tuple(PRESETS) == GATES
     presets = [GateRules("m", **PRESETS[name]) for name in ("standard", "cautious", "quick")]
-    for name in ("alpha", "block_ms", "min_traces", "min_age_ms", "cool_down_ms"):
+    for name in ("alpha", "block_ms", "min_traces", "min_age_ms", "max_age_ms", "cool_down_ms"):
         (row,) = re.findall(rf"^\| `{name}` \|(.*)", PAGE, re.MULTILINE)
         for rules, cell in zip(presets, row.split("|"), strict=False):
             assert float(cell.split()[0].replace(",", "")) == getattr(rules, name)

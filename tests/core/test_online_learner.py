@@ -21,15 +21,17 @@ from evaluator.core.online.events import Command, Version
 from evaluator.core.online.experiment import Experiments
 from evaluator.core.online.model_learner import ModelLearner
 from evaluator.core.online.offline_ranking import OfflineRanking, Ranked
-from evaluator.core.online.online_learner import IntervalResult, OnlineLearner
+from evaluator.core.online.online_learner import IntervalResult, OnlineLearner, view_of
 from evaluator.core.online.progress import Progress
 from evaluator.core.online.states import ModelState
 from evaluator.core.online.training import MOST_KINDS, OTHER_KINDS, Unusable
 from evaluator.core.promotion.source_weights import SourceRule, SourceWeights
 from tests.core.learned import (
+    MATURITY_MS,
     N_TASKS,
     NAMES,
     TRUTH,
+    TURN_MS,
     interleaved,
     numbered,
     releases,
@@ -251,6 +253,36 @@ def test_a_gate_rests_between_trials():
     starts = [release.from_ms for release in said if release.status == "challenger"]
     assert all(start >= end + 200_000 for end, start in zip(ends, starts[1:], strict=False))
     assert len(starts) < statuses(all_intervals()).count("challenger") or len(starts) == 2
+
+
+def test_an_experiment_without_a_difference_ends_by_age_so_that_later_weights_are_tried():
+    gate = {"max_age_ms": 180_000, "min_traces": 1 << 40}
+    intervals = run(WORLD, rules(gate=gate))
+    said = releases(intervals)
+    assert [each.status for each in said[:3]] == ["challenger", "rejected", "challenger"]
+    tried, ended = said[:2]
+    assert (ended.reason, ended.of_version) == ("undecided", tried.version)
+    assert ended.evidence["traces"] > 0
+    (at,) = [i for i, each in enumerate(intervals) if ended in each.releases]
+    # the end of the interval that makes the experiment 180 s old or more, and no earlier one
+    ends_ms = [(each.now_ms - MATURITY_MS) // TURN_MS * TURN_MS + TURN_MS for each in intervals]
+    assert ends_ms[at - 1] - tried.from_ms < 180_000 <= ends_ms[at] - tried.from_ms
+    of_model = intervals[at].state["models"][0]
+    assert of_model["last_experiment"] == [tried.version, "rejected", "undecided"]
+    assert view_of(ModelLearner.load(of_model), rules(gate=gate)).last_experiment == (
+        tried.version,
+        "rejected",
+        "undecided",
+    )
+
+
+def test_an_experiment_whose_features_are_gone_ends_by_age_too():
+    queries = [
+        query._replace(feature_names=OTHERS) if i >= 300 else query for i, query in enumerate(WORLD)
+    ]
+    gate = {"max_age_ms": 180_000, "min_traces": 1 << 40}
+    said = releases(run(queries, rules(gate=gate)))
+    assert ("rejected", "undecided") in [(each.status, each.reason) for each in said]
 
 
 @pytest.mark.parametrize("part", repeated(10, quick=1))

@@ -151,7 +151,11 @@ def _series_document(view: AlarmView) -> dict[str, Any]:
     }
 
 
+_LAST: Final = ("version", "status", "reason")
+
+
 def _model_document(model_view: ModelView) -> dict[str, Any]:
+    last = model_view.last_experiment
     return {
         "model": model_view.model,
         "epoch": model_view.epoch,
@@ -167,6 +171,7 @@ def _model_document(model_view: ModelView) -> dict[str, Any]:
         "evidence_for": model_view.evidence_for,
         "evidence_against": model_view.evidence_against,
         "traces": model_view.n_traces,
+        "last_experiment": None if last is None else dict(zip(_LAST, last, strict=True)),
     }
 
 

@@ -86,7 +86,8 @@ class ModelView(NamedTuple):
     """The public view of one model, as of the end of an interval.
 
     Evidence is 1 without an experiment; `evidence_needed` decides one. `loss` is the mean of the
-    last interval in which a group counted, `unusable` the queries that could not be learned from.
+    last interval in which a group counted, `unusable` the queries that could not be learned from,
+    `last_experiment` the challenger, status and reason of the last experiment that has ended.
     """
 
     model: str
@@ -102,6 +103,7 @@ class ModelView(NamedTuple):
     evidence_needed: float
     loss: float | None = None
     unusable: int = 0
+    last_experiment: tuple[int, str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

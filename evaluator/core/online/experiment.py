@@ -57,6 +57,7 @@ class Experiments:
     gate: Gate = field(default_factory=Gate)
     sums: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)
     progress: Progress = field(default_factory=Progress)
+    last: tuple[int, str, str] | None = None  # the last that ended: challenger, status, reason
     # Of the open interval alone:
     paired_results: list[PairedResult] = field(default_factory=list)
     source_groups: Counter[str] = field(default_factory=Counter)  # numbers of judgments
@@ -186,7 +187,7 @@ class Experiments:
         If that ends the experiment, returns its challenger, the verdict, and the evidence.
         """
         experiment, challenger = self.gate.experiment, self.challenger
-        if experiment is None or challenger is None or not self.paired_results:
+        if experiment is None or challenger is None:
             return None
         source_weights = None
         if rules.source_weights is not None:
@@ -231,6 +232,7 @@ class Experiments:
             "challenger": None if self.challenger is None else self.challenger.state(),
             "gate": self.gate.state(),
             "progress": self.progress.state(),
+            "last_experiment": None if self.last is None else list(self.last),
             "sums": {
                 ranker: {measure: list(of) for measure, of in sorted(sums.items())}
                 for ranker, sums in sorted(self.sums.items())
@@ -249,6 +251,7 @@ class Experiments:
                 for ranker, sums in state["sums"].items()
             },
             Progress.load(state["progress"]),
+            None if (last := state.get("last_experiment")) is None else (last[0], last[1], last[2]),
         )
 
 

@@ -26,7 +26,7 @@ from evaluator.core.online.training import Training, has_weight
 _MEMBERS: Final = (
     "model", "feature_names", "learner", "epoch", "version", "champions",
     "challenger", "gate", "ranges", "sums", "success_rates", "frozen_published", "last_command",
-    "loss", "unusable", "progress",
+    "loss", "unusable", "progress", "last_experiment",
 )  # fmt: skip
 """Members of a state, in their order."""
 
@@ -191,7 +191,9 @@ class ModelLearner:
             status = "promoted" if rules.mode == "auto" else "proposed"
         if status == "promoted":
             self.experiments.champions.append(version)
-        return [self._release(status, version, of=challenger.number, evidence=evidence)]
+        of, reason = challenger.number, verdict.reason
+        self.experiments.last = (of, status, reason)
+        return [self._release(status, version, of=of, evidence=evidence, reason=reason)]
 
     def _start_experiment(self, now_ms: int, rules: Rules) -> list[Release]:
         """Makes a snapshot of the weights the challenger, if an experiment may start now."""
@@ -290,7 +292,8 @@ class ModelLearner:
 
     def in_new_epoch(self) -> "ModelLearner":
         """The model learner under other rules: keeps the live weights, and resets the rest."""
-        live = Experiments(self.experiments.champions[-1:], sums=self.experiments.sums)
+        before = self.experiments
+        live = Experiments(before.champions[-1:], sums=before.sums, last=before.last)
         return ModelLearner(
             self.model, self.epoch + 1, self.version, self.last_command, self.ranges,
             experiments=live,

@@ -215,4 +215,5 @@ def view_of(model_learner: ModelLearner, rules: Rules) -> ModelView:
         evidence_needed=1.0 / rules.gate.alpha,
         loss=training.loss,
         unusable=sum(training.unusable.counts.values()),
+        last_experiment=experiments.last,
     )

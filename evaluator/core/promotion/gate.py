@@ -19,6 +19,7 @@ from evaluator.core.promotion.e_process import Wealth
 _FORMAT: Final = 2
 _DAY_MS: Final = 86_400_000
 
+UNDECIDED: Final = "undecided"
 Status = Literal["undecided", "promoted", "rejected"]
 
 
@@ -34,6 +35,7 @@ class GateRules:
         min_traces: traces before a promotion.
         min_age_ms: event time between start and promotion; from a day on, the bets on whole days
             must not have lost.
+        max_age_ms: event time after which an experiment ends, also if it is undecided.
         cool_down_ms: event time between the end of an experiment and the next one's start.
     """
 
@@ -43,12 +45,14 @@ class GateRules:
     block_ms: int = 600_000
     min_traces: int = 1_000
     min_age_ms: int = 7_200_000
+    max_age_ms: int = 72_000_000
     cool_down_ms: int = 21_600_000
 
 
 _CAUTIOUS: Final = {
     "block_ms": _DAY_MS * 2 // 3,
     "min_age_ms": 7 * _DAY_MS,
+    "max_age_ms": 70 * _DAY_MS,
     "cool_down_ms": _DAY_MS,
 }
 _QUICK: Final = {
@@ -56,6 +60,7 @@ _QUICK: Final = {
     "block_ms": 60_000,
     "min_traces": 200,
     "min_age_ms": 900_000,
+    "max_age_ms": 9_000_000,
     "cool_down_ms": 900_000,
 }
 PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -149,12 +154,16 @@ class Experiment:
 
 
 class Verdict(NamedTuple):
-    """The decision on an experiment. `lacking` names the conditions for promotion not yet met."""
+    """The decision on an experiment. `lacking` names the conditions for promotion not yet met.
+
+    `reason` is UNDECIDED if its age alone has ended it, and empty otherwise.
+    """
 
     status: Status
     evidence_for: float
     evidence_against: float
     lacking: tuple[str, ...]
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +233,8 @@ def decided(
     """The experiment after further traces, in order, up to the block that decides it.
 
     A block ends with the first trace of a later one, or with *until_ms*; a trace of an earlier one
-    counts in the open one. A trace without weight in the measure of the bets is in no block.
+    counts in the open one. A trace without weight in the measure of the bets is in no block. At
+    *until_ms* an experiment of the largest age ends.
     """
     may_decide = _may_decide(experiment, rules)
     for each in observations:
@@ -235,7 +245,7 @@ def decided(
         if may_decide and (found := verdict(experiment, rules)).status != "undecided":
             return experiment, found
     experiment = _with_ended_blocks(experiment, until_ms, rules)
-    return experiment, verdict(experiment, rules)
+    return experiment, verdict(experiment, rules, now_ms=until_ms)
 
 
 def _may_decide(experiment: Experiment, rules: GateRules) -> bool:
@@ -278,11 +288,12 @@ def _with_trace(experiment: Experiment, trace: Observation, rules: GateRules) ->
     )
 
 
-def verdict(experiment: Experiment, rules: GateRules) -> Verdict:
+def verdict(experiment: Experiment, rules: GateRules, *, now_ms: int | None = None) -> Verdict:
     """Whether the challenger is promoted, rejected, or undecided.
 
     It is rejected as soon as the evidence against it reaches 1/alpha. It is promoted if the
-    evidence for it reaches 1/alpha while all other conditions are met.
+    evidence for it reaches 1/alpha while all other conditions are met. One that is undecided at
+    the largest age, at *now_ms*, is rejected too, so that later snapshots can be tried.
     """
     evidence_for = float(experiment.bets.gain.evidence())
     evidence_against = float(experiment.bets.loss.evidence())
@@ -301,4 +312,8 @@ def verdict(experiment: Experiment, rules: GateRules) -> Verdict:
     status: Status = "undecided" if lacking else "promoted"
     if evidence_against >= enough:
         status = "rejected"
-    return Verdict(status, evidence_for, evidence_against, tuple(lacking))
+    too_old = now_ms is not None and now_ms - experiment.started_ms >= rules.max_age_ms
+    reason = UNDECIDED if status == "undecided" and too_old else ""
+    if reason:
+        status = "rejected"
+    return Verdict(status, evidence_for, evidence_against, tuple(lacking), reason)

@@ -77,6 +77,7 @@ class _Model(msgspec.Struct):
     loss: float | None
     unusable: tuple[str, dict[str, Count]]
     progress: tuple[float, float, float]
+    last_experiment: tuple[Count, str, str] | None = None
 
 
 class _State(msgspec.Struct):

@@ -79,7 +79,9 @@ class Weights(BaseModel):
         "proposed, rejected and frozen are for information."
     )
     of_version: Count | None = optional("The challenger that was proposed, promoted or rejected.")
-    reason: str | None = optional("Why learning is frozen.")
+    reason: str | None = optional(
+        "Why learning is frozen; undecided, of a challenger whose experiment ended by its age."
+    )
     feature_hash: str | None = optional("SHA-256 of the feature_names as JSON.")
     ranges: dict[str, Any] | None = optional("Offsets of settled queries that were learned from.")
     evidence: dict[str, Any] | None = optional("Of a challenger whose experiment has ended.")
