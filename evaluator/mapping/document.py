@@ -4,8 +4,7 @@ import difflib
 import hashlib
 import json
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from datetime import date, time
 from functools import cache
 from importlib.metadata import entry_points
@@ -17,7 +16,6 @@ from evaluator.mapping.framing import registry_url
 from evaluator.mapping.kinds import (
     INTEGER,
     JUDGMENT,
-    MESSAGE_OF_ROW,
     NUMBER,
     QUERY,
     RANKING,
@@ -30,6 +28,7 @@ from evaluator.mapping.kinds import (
     fits,
 )
 from evaluator.mapping.lines import lines_of
+from evaluator.mapping.log_mapping import LogMapping, Member, Members
 from evaluator.mapping.paths import PATH_FORM, Path, parse_path
 from evaluator.ports import RequestRefused
 
@@ -37,86 +36,17 @@ GROUP: Final = "evaluator.mappings"
 """Entry points of this group are functions by name: a `Record` to a list of messages."""
 
 ENVELOPES: Final = ("none", "cloudevents", "debezium")
-FORMATS: Final = ("json", "avro")
+FORMATS: Final = ("json", "otlp", "avro")
 
-_OF_TABLE: Final = ("topic", "format", "registry", "envelope", "where", "rows", "function")
+_OF_TABLE: Final = (
+    *("topic", "format", "registry", "envelope", "where", "present", "rows", "function"),
+)
 
 _FORMS: Final = 'a path, a list of paths, or { path = "...", const, unit, add, table }'
 
 
 class MappingRefused(RequestRefused):
     """An unusable mapping; the message has the file, the line, and what is accepted."""
-
-
-class Member(NamedTuple):
-    """Where a member of a message comes from.
-
-    The first of `paths` that is not missing counts; with `const` there are none.
-    """
-
-    name: str  # as in the file: rows.score
-    kind: str
-    paths: tuple[Path, ...] = ()
-    const: Any = None
-    unit: str = "ms"
-    add: float = 0
-    table: Mapping[str, Any] | None = None
-
-
-Members = Mapping[str, Member]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogMapping:
-    """The mapping of one topic: of `[rankings]` or `[judgments]`.
-
-    `groups` and `row_groups` have members by name: `segments`; `features`, `scorers`. `each` is the
-    array of the rows; None with rows: parallel arrays. With `function` all else is empty.
-    """
-
-    log: Log
-    topic: str | None = None
-    format: str = "json"
-    registry: str | None = None
-    envelope: str = "none"
-    where: Sequence[tuple[Path, Sequence[Any]]] = ()
-    members: Members = field(default_factory=dict)
-    groups: Mapping[str, Members] = field(default_factory=dict)
-    has_rows: bool = False
-    each: Path | None = None
-    rows: Members = field(default_factory=dict)
-    row_groups: Mapping[str, Members] = field(default_factory=dict)
-    function: Callable[..., Any] | None = None
-
-    @property
-    def row_is_message(self) -> bool:
-        """Whether each row is a message: its members distinguish it from the other rows."""
-        return self.log == "judgments" and not MESSAGE_OF_ROW.keys().isdisjoint(self.rows)
-
-    @property
-    def several(self) -> bool:
-        """Whether a record may give several messages."""
-        return self.row_is_message or self.function is not None
-
-    def of_record(self) -> list[Member]:
-        """The members that a record has once."""
-        return [*self.members.values(), *_in_groups(self.groups)]
-
-    def of_rows(self) -> list[Member]:
-        """The members that each row has."""
-        return [*self.rows.values(), *_in_groups(self.row_groups)]
-
-    def outside_value(self) -> list[Path]:
-        """Paths in keys and headers that have no alternative in the value."""
-        found = [path for path, _ in self.where if path.part != "value"]
-        for member in self.of_record():
-            if all(path.part != "value" for path in member.paths):
-                found += member.paths
-        return found
-
-
-def _in_groups(groups: Mapping[str, Members]) -> list[Member]:
-    return [member for members in groups.values() for member in members.values()]
 
 
 class MappingDocument(NamedTuple):
@@ -224,6 +154,7 @@ class _Reader:
             registry=registry,
             envelope=self._choice(table, "envelope", ENVELOPES, log),
             where=self._where(table, log),
+            present=self._present(table, log),
             members=members,
             groups=self._groups(table, groups, (log,)),
             has_rows=has_rows,
@@ -292,9 +223,11 @@ class _Reader:
     def _format(self, table: dict[str, Any], log: Log) -> tuple[str, str | None]:
         """The format, and the address of its registry."""
         form, registry = self._choice(table, "format", FORMATS, log), table.get("registry")
-        if (registry is None) != (form == "json"):
-            what = "is beside JSON" if form == "json" else "is missing"
+        if (registry is None) != (form != "avro"):
+            what = "is missing" if form == "avro" else "is beside JSON"
             self.refuse((log, "registry"), what, "an address, with format = avro")
+        if form == "otlp" and "envelope" in table:
+            self.refuse((log, "envelope"), "is beside OTLP", "no envelope")
         try:
             return form, None if registry is None else registry_url(str(registry))
         except ValueError as error:
@@ -328,6 +261,16 @@ class _Reader:
         if "where" in table:
             add(table["where"], "", (log, "where"))
         return found
+
+    def _present(self, table: dict[str, Any], log: Log) -> list[tuple[Path, ...]]:
+        """Lists of paths, of which one each must find something."""
+        given, at = table.get("present", []), (log, "present")
+        if not isinstance(given, list) or ("present" in table and not given):
+            self.refuse(at, f"is {_shown(given)}", '["path", ["path", "or path"], ...]')
+        alternatives = [each if isinstance(each, list) else [each] for each in given]
+        if [] in alternatives:
+            self.refuse(at, "has an empty list", '["path", ["path", "or path"], ...]')
+        return [tuple(self._path(path, at) for path in each) for each in alternatives]
 
     def _groups(
         self, table: dict[str, Any], groups: Kinds, at: tuple[str, ...]

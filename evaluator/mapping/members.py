@@ -5,7 +5,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from evaluator.mapping.document import LogMapping, Member
+from evaluator.mapping.log_mapping import LogMapping, Member
 from evaluator.mapping.paths import Path, Steps, found, shown, walked, written
 from evaluator.mapping.record import Record
 from evaluator.mapping.shapes import Getter
@@ -51,6 +51,7 @@ def paths_of(mapping: LogMapping) -> tuple[dict[Steps, Any], dict[Steps, Any]]:
         members, rows = members + rows, []
     paths = [path for member in members for path in member.paths]
     paths += [path for path, _ in mapping.where]
+    paths += [path for alternatives in mapping.present for path in alternatives]
     if mapping.each is not None:
         paths.append(mapping.each)
     of_record = [path.steps for path in paths if path.part == "value"]
@@ -82,6 +83,15 @@ def _in_key(key: bytes | None, steps: Steps) -> Any:
         return None if too_deep(key) else walked(msgspec.json.decode(key), steps)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
+
+
+def array_in(text: str) -> list[Any] | None:
+    """The array that a text has in JSON; None if it has none."""
+    try:
+        found = None if too_deep(text.encode()) else msgspec.json.decode(text)
+    except ValueError:  # of msgspec, or a lone surrogate
+        return None
+    return found if isinstance(found, list) else None
 
 
 def is_one_of(value: Any, values: Collection[Any]) -> bool:

@@ -4,13 +4,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from math import isfinite
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
-from evaluator.mapping.document import LogMapping
 from evaluator.mapping.formats import compiler_of
 from evaluator.mapping.framing import payload_of_json
+from evaluator.mapping.log_mapping import LogMapping
 from evaluator.mapping.members import (
     REQUIRED,
     Column,
@@ -19,11 +19,14 @@ from evaluator.mapping.members import (
     RecordGetter,
     RecordRefused,
     Scalar,
+    array_in,
     compiled,
     getter_of,
     is_one_of,
     paths_of,
 )
+from evaluator.mapping.otlp import items_of
+from evaluator.mapping.outcomes import LeftOut, Outcome, bounded, joined
 from evaluator.mapping.paths import Steps, shown
 from evaluator.mapping.record import Record
 from evaluator.mapping.schemas import Answer, FramedDecoder
@@ -32,20 +35,8 @@ from evaluator.wire.messages.models import SCHEMA_VERSION
 from evaluator.wire.messages.strict import Malformed
 from evaluator.wire.reading import MAX_NESTING, too_deep
 
-MAX_MESSAGES: Final = 1_000
-"""Most messages of one record."""
-
 Message = dict[str, Any]
 
-
-class LeftOut(NamedTuple):
-    """A record that gives no message: why, and its mapped timestamp if it has one."""
-
-    why: str
-    timestamp_ms: int | None
-
-
-Outcome = list[bytes] | LeftOut | Malformed
 
 encode: Final = msgspec.json.Encoder().encode
 """The encoder of canonical messages. Its bytes, and the order of members below, are frozen."""
@@ -72,7 +63,7 @@ class _Function:
             messages = [encode(message) for message in self._function(record)]
         except Exception as error:  # noqa: BLE001  # any error of the function is the record's
             return Malformed("mapping", f"the function raised {error!r}"[:300])
-        return _bounded(messages) if messages else LeftOut("the function returned no message", None)
+        return bounded(messages) if messages else LeftOut("the function returned no message", None)
 
 
 class _Mapper:
@@ -89,9 +80,12 @@ class _Mapper:
         self._fast: _Rules | None = None
         self._reader = None
         each = None if mapping.each is None else mapping.each.steps
-        if mapping.format != "json":
+        self._is_otlp = mapping.format == "otlp"
+        if mapping.format not in {"json", "otlp"}:
             self._reader = FramedDecoder(answers, compiler_of(mapping.format))
-        if self._reader or mapping.envelope == "debezium" or _goes_through(each, paths):
+        if mapping.format != "json" or mapping.envelope == "debezium":
+            return
+        if _goes_through(each, paths):
             return
         rows = Shape(row_paths)
         if each is not None:
@@ -117,9 +111,11 @@ class _Mapper:
                     return self._fast.outcome(self._decode(value), record)
                 except (msgspec.ValidationError, RecordRefused):
                     pass
-            document = msgspec.json.decode(value)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            return Malformed("decode", f"not JSON: {error}")
+            document = list(items_of(value)) if self._is_otlp else msgspec.json.decode(value)
+        except ValueError as error:  # those of msgspec are
+            return Malformed("decode", f"not {'OTLP' if self._is_otlp else 'JSON'}: {error}"[:300])
+        if self._is_otlp:
+            return joined([self._mapped(each, record, is_binary) for each in document])
         return self._mapped(document, record, is_binary)
 
     def _mapped(self, document: Any, record: Record, is_binary: bool) -> Outcome:
@@ -168,6 +164,9 @@ class _Rules:
         checked: Mapping[Steps, str],
     ) -> None:
         self._where = [(path, getter_of(path, getters), values) for path, values in mapping.where]
+        self._present = [
+            ([getter_of(path, getters) for path in paths], paths) for paths in mapping.present
+        ]
         self._is_ranking = mapping.log == "rankings"
         self._row_is_message = mapping.row_is_message
         self._scalars = {name: Scalar(each, getters) for name, each in mapping.members.items()}
@@ -201,11 +200,14 @@ class _Rules:
                 if not is_one_of(value, values):
                     is_there = "missing" if value is None else shown(value)
                     raise LeavesOut(f"where: {path.text} is {is_there}")
+            for gets, paths in self._present:
+                if all(get(root, record) is None for get in gets):
+                    raise LeavesOut(f"present: no {' or '.join(path.text for path in paths)}")
             for scalar in self._tables:  # they leave out before anything is refused
                 scalar(root, record)
             if self._is_ranking:
                 return [_encoded(self._ranking(root, record))]
-            return _bounded(list(map(_encoded, self._judgments(root, record))))
+            return bounded(list(map(_encoded, self._judgments(root, record))))
         except LeavesOut as why:
             return LeftOut(str(why), self._time_of_left_out(root, record))
 
@@ -228,6 +230,8 @@ class _Rules:
     def _rows(self, root: Any) -> list[Any]:
         """The elements that are rows; of parallel arrays none."""
         rows = [] if self._each is None else self._each(root)
+        if isinstance(rows, str):
+            rows = array_in(rows)
         if not isinstance(rows, list):
             raise RecordRefused.at("rows.each", root, self._each_steps, "an array")
         return rows
@@ -365,11 +369,3 @@ def _has_non_finite(value: Any) -> bool:
         inner = value.values() if isinstance(value, dict) else value
         return any(map(_has_non_finite, inner))
     return isinstance(value, float) and not isfinite(value)
-
-
-def _bounded(messages: list[bytes]) -> Outcome:
-    if len(messages) > MAX_MESSAGES:
-        return Malformed(
-            "limit", f"{len(messages)} messages; a record gives at most {MAX_MESSAGES}"
-        )
-    return messages

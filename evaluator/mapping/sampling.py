@@ -9,9 +9,10 @@ from typing import Any, Final
 import msgspec
 
 from evaluator.core.types.records import LOGS, Log
-from evaluator.mapping.document import LogMapping
+from evaluator.mapping.log_mapping import LogMapping
 from evaluator.mapping.meeting import Partitioners, Placement, Verdict, meeting
-from evaluator.mapping.messages import LeftOut, messages_of
+from evaluator.mapping.messages import messages_of
+from evaluator.mapping.outcomes import LeftOut
 from evaluator.mapping.record import Record
 from evaluator.mapping.schemas import Answer
 from evaluator.tables import printable, utc_time

@@ -15,8 +15,9 @@ from evaluator.core.types.records import (
     IntArray,
     Log,
 )
-from evaluator.mapping.document import LogMapping
-from evaluator.mapping.messages import LeftOut, messages_of
+from evaluator.mapping.log_mapping import LogMapping
+from evaluator.mapping.messages import messages_of
+from evaluator.mapping.outcomes import LeftOut
 from evaluator.mapping.record import Record
 from evaluator.mapping.schemas import Answer
 from evaluator.wire.messages.models import MAX_TIMESTAMP_MS

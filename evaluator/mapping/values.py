@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
-from evaluator.mapping.document import Member
 from evaluator.mapping.kinds import BOOLEAN, INTEGER, NUMBER, TEXT, TIME
+from evaluator.mapping.log_mapping import Member
 
 _PER_MS: Final = {"ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000), "s": (1_000, 1)}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

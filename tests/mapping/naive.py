@@ -186,6 +186,10 @@ class Interpreter:
                 for each in accepted
             ):
                 raise LeftOut
+        for paths in self.table.get("present", []):
+            either = paths if isinstance(paths, list) else [paths]
+            if all(found(root, path, key, headers) is None for path in either):
+                raise LeftOut
         for name, rule in self.table.items():
             if (
                 isinstance(rule, dict)
@@ -209,6 +213,11 @@ class Interpreter:
         """Raw rows: a list of functions of a rule that give the raw value."""
         if "each" in self.rows:
             rows = walk(root, self.rows["each"])
+            if isinstance(rows, str):
+                try:
+                    rows = json.loads(rows)
+                except ValueError:
+                    raise Refused from None
             if not isinstance(rows, list):
                 raise Refused
             return [lambda path, row=row: walk(row, path) for row in rows]

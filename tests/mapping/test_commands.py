@@ -207,11 +207,15 @@ def test_a_trial_shows_each_record_and_a_summary(worlds, capsys):
 
 def test_presets_are_listed_and_printed(capsys):
     assert main(["mapping", "presets"]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["clicks", "ubi"]
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
+        "clicks",
+        "otel-genai",
+        "ubi",
+    ]
     assert main(["mapping", "presets", "ubi"]) == 0
     assert "query_response_hit_ids" in capsys.readouterr().out
     assert main(["mapping", "presets", "none"]) == 2
-    assert "Presets: clicks, ubi." in capsys.readouterr().err
+    assert "Presets: clicks, otel-genai, ubi." in capsys.readouterr().err
 
 
 def test_records_of_user_behavior_insights_are_mapped_by_the_preset(tmp_path, capsys):
@@ -222,13 +226,20 @@ def test_records_of_user_behavior_insights_are_mapped_by_the_preset(tmp_path, ca
     event = {"action_name": "click", "query_id": "q-1", "client_id": "c", "message_type": "CLICK",
              "timestamp": "2026-01-31T08:00:05Z",
              "event_attributes": {"object": {"object_id": 8}, "position": {"ordinal": 2}}}  # fmt: skip
-    write(tmp_path / "logs" / "ubi_queries.ndjson", [query])
-    write(tmp_path / "logs" / "ubi_events.ndjson", [event, {**event, "action_name": "impression"}])
+    typed = {**query, "query_id": "q-2"}  # its hits are not recorded
+    typed.pop("query_response_hit_ids")
+    write(tmp_path / "logs" / "ubi_queries.ndjson", [query, typed])
+    others = [{"action_name": "impression"}, {"event_attributes": {"position": {"xy": {}}}}]
+    events = [event, *({**event, **each} for each in others)]
+    write(tmp_path / "logs" / "ubi_events.ndjson", events)
     arguments = [f"--source=file://{tmp_path / 'logs'}", f"--mapping={tmp_path / 'ubi.toml'}"]
     assert main(["replay", *arguments, f"--out={tmp_path / 'out'}"]) == 0
     (row,) = map(json.loads, lines(tmp_path / "out" / "evaluations.ndjson"))
     assert row["values"]["served"]["mrr"] == 1 / 2  # the second hit was clicked
     assert main(["mapping", "try", *arguments]) == 0
+    shown = capsys.readouterr().out
+    assert "ubi_queries: 2 records: 1 messages, 1 left out, 0 refused" in shown
+    assert "ubi_events: 3 records: 1 messages, 2 left out, 0 refused" in shown
 
 
 def test_a_trial_names_traces_whose_records_never_meet(worlds, capsys):

@@ -46,11 +46,15 @@ def refusal(text):
         ('node_id = "n"', 'node_id = { path = "b", table = {} }', "has the table {}. Accepted: { value = replacement, ... }."),
         ('node_id = "n"', 'node_id = { path = "b", table = { a = 1 } }', "rankings.node_id has 1. Accepted: text as its value."),
         ('node_id = "n"', 'node_id = "n"\ntimestamp_ms = { path = "at", unit = "h" }', 'm.toml:4: rankings.timestamp_ms has the unit "h". Accepted: ms, us, ns, s, iso.'),
-        ('node_id = "n"', 'node_id = "n"\nformat = "xml"', 'm.toml:4: rankings.format is "xml". Accepted: json, avro.'),
+        ('node_id = "n"', 'node_id = "n"\nformat = "xml"', 'm.toml:4: rankings.format is "xml". Accepted: json, otlp, avro.'),
         ('node_id = "n"', 'node_id = "n"\nenvelope = "saop"', 'm.toml:4: rankings.envelope is "saop". Accepted: none, cloudevents, debezium.'),
         ('node_id = "n"', 'node_id = "n"\ntopic = ""', 'm.toml:4: rankings.topic is "". Accepted: a text that is not empty.'),
         ('node_id = "n"', 'node_id = "n"\nwhere = { a = "b" }', 'm.toml:4: rankings.where has "b". Accepted: { path = [values] }.'),
         ('node_id = "n"', 'node_id = "n"\nwhere = { a = [[]] }', "has the value []. Accepted: texts, numbers, true, false."),
+        ('node_id = "n"', 'node_id = "n"\npresent = "a"', 'm.toml:4: rankings.present is "a". Accepted: ["path", ["path", "or path"], ...].'),
+        ('node_id = "n"', 'node_id = "n"\npresent = [[]]', "m.toml:4: rankings.present has an empty list."),
+        ('node_id = "n"', 'node_id = "n"\npresent = [["a", "b..c"]]', "m.toml:4: rankings.present : 'b..c' is not a path such as"),
+        ('node_id = "n"', 'node_id = "n"\nformat = "otlp"\nenvelope = "none"', "m.toml:5: rankings.envelope is beside OTLP. Accepted: no envelope."),
         ('node_id = "n"', 'node_id = "n"\nmodle = "m"', "m.toml:4: rankings.modle is not known here. Accepted: model (nearest), "),
         ('node_id = "n"', 'node_id = "n"\nsegments = "m"', 'rankings.segments is "m". Accepted: { name = "path", ... }.'),
         ('candidate_id = "c"', "", "m.toml:1: rankings has no candidate_id, which is required"),
@@ -120,6 +124,6 @@ def test_a_function_of_a_package_is_loaded_and_its_version_is_part_of_the_hash(m
 
 def test_presets_are_valid():
     presets = list((files("evaluator.mapping") / "presets").iterdir())
-    assert {each.name for each in presets} == {"clicks.toml", "ubi.toml"}
+    assert {each.name for each in presets} == {"clicks.toml", "otel-genai.toml", "ubi.toml"}
     for each in presets:
         assert read_document(each.read_text(), each.name).logs.keys() == {"rankings", "judgments"}

@@ -13,7 +13,8 @@ import pytest
 
 from evaluator.mapping.document import MappingRefused, read_document
 from evaluator.mapping.framing import HEADER, Frame, frame_of, ids_in, payload_of_json
-from evaluator.mapping.messages import LeftOut, messages_of
+from evaluator.mapping.messages import messages_of
+from evaluator.mapping.outcomes import LeftOut
 from evaluator.mapping.record import Record
 from evaluator.mapping.schemas import Answer
 from evaluator.mapping.stage import Stage

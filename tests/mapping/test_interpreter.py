@@ -8,7 +8,8 @@ import tomllib
 import pytest
 
 from evaluator.mapping.document import read_document
-from evaluator.mapping.messages import LeftOut, messages_of
+from evaluator.mapping.messages import messages_of
+from evaluator.mapping.outcomes import LeftOut
 from evaluator.mapping.record import Record
 from evaluator.wire.messages.strict import Malformed
 from tests.mapping.naive import REFUSED, Interpreter
@@ -17,6 +18,7 @@ MAPPINGS = [
     """
     [rankings]
     where = { type = ["impression", 2, true], "header:x-kind" = ["a"] }
+    present = ["data.results", ["data.text", "key:", "header:x-kind"]]
     trace_id = ["data.request.session", "header:x-session", "key:"]
     node_id = "data.request.query"
     timestamp_ms = { path = "data.at", unit = "iso" }
@@ -141,7 +143,7 @@ def record_of(chance):
         "text": 'é "quoted"',
         "top": 3,
         "locale": chance.choice(["de", "fr"]),
-        "results": rows,
+        "results": rows if chance.random() < 0.9 else json.dumps(rows),
         "ids": [row["id"] for row in rows],
         "scores": [row["relevance"] for row in rows],
         "seen": [row["seen"] for row in rows],

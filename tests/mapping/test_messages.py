@@ -6,7 +6,8 @@ import pytest
 
 from evaluator.mapping import document
 from evaluator.mapping.document import read_document
-from evaluator.mapping.messages import MAX_MESSAGES, LeftOut, messages_of
+from evaluator.mapping.messages import messages_of
+from evaluator.mapping.outcomes import MAX_MESSAGES, LeftOut
 from evaluator.mapping.record import Record
 from evaluator.wire.messages.strict import Malformed
 

@@ -5,6 +5,7 @@ import re
 import shlex
 
 from evaluator.cli import main
+from evaluator.mapping.document import read_mapping
 from tests.tidy.tree import ROOT
 
 PAGE = (ROOT / "docs" / "mapping.md").read_text("utf-8")
@@ -12,6 +13,7 @@ BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
 
 
 def test_the_example_is_mapped_and_evaluated(tmp_path, monkeypatch, capsys):
+    read_mapping.cache_clear()  # of another mapping.toml
     monkeypatch.chdir(tmp_path)
     (tmp_path / "logs").mkdir()
     blocks = BLOCK.findall(PAGE)
