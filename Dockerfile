@@ -31,6 +31,11 @@ RUN cp /charts/uplot/static/uPlot.iife.js /charts/uplot/static/uPlot.min.css \
       --find-links=/wheels evaluator \
  && /opt/evaluator/bin/python -c "from evaluator.wire.native import library; assert library.BUILT"
 
+# A tag and a label that name another version than the package are refused.
+ARG VERSION=""
+RUN /opt/evaluator/bin/python -c \
+      "import evaluator, sys; sys.exit(sys.argv[1] not in ('', evaluator.__version__))" "${VERSION}"
+
 # --- the image itself: an interpreter, the environment, and a user without rights
 
 FROM ${PYTHON_IMAGE} AS image

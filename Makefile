@@ -169,6 +169,14 @@ wheel: $(VENV)/.run ## build the wheel and the archive of the sources into dist/
 	@ls dist/evaluator-*-py3-none-manylinux_*.whl
 
 # Executes the Dockerfile in a chroot of Debian packages: as root, with debootstrap.
+CONTAINER ?= docker
+VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"$$/\1/p' evaluator/version.py)
+
+.PHONY: image
+image: ## the image evaluator:VERSION, with CONTAINER=docker or podman; needs the network
+	$(CONTAINER) build --tag evaluator:$(VERSION) --build-arg VERSION=$(VERSION) \
+		--build-arg REVISION=$$(git rev-parse HEAD) $(ARGS) .
+
 .PHONY: image-check
 image-check: ## execute the Dockerfile without a container engine, and try the result; as root
 	@scripts/install-debian.sh debootstrap

@@ -19,6 +19,7 @@ else
     command -v prometheus-alertmanager >/dev/null || missing+=(prometheus-alertmanager)
     command -v chromium >/dev/null || missing+=(chromium)
     command -v kubectl >/dev/null || missing+=(kubernetes-client)
+    command -v systemd-analyze >/dev/null || missing+=(systemd)
 fi
 
 if [[ ${#missing[@]} -eq 0 ]]; then

@@ -9,6 +9,12 @@ import yaml
 DEPLOY = Path(__file__).parent.parent / "deploy"
 RULES = DEPLOY / "prometheus" / "rules"
 TARGET = DEPLOY / "kubernetes" / "base" / "prometheus-rule.yaml"
+LABELS = {
+    "app.kubernetes.io/name": "evaluator",
+    "prometheus": "k8s",  # with `role`: the selector of older versions of kube-prometheus
+    "release": "kube-prometheus-stack",  # the selector of the Helm chart: the name of its release
+    "role": "alert-rules",
+}
 HEAD = "# Generated from deploy/prometheus/rules: make generate\n"
 
 
@@ -25,7 +31,7 @@ def prometheus_rule(files: Iterable[Path]) -> str:
     document = {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PrometheusRule",
-        "metadata": {"name": "evaluator"},
+        "metadata": {"name": "evaluator", "labels": LABELS},
         "spec": {"groups": groups},
     }
     return HEAD + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from evaluator.version import __version__
 from scripts.recipe import NotUnderstood, stages_of
 from tests.tidy.tree import ROOT
 
@@ -42,6 +43,34 @@ def test_it_starts_and_is_asked_without_a_shell_and_stops_on_a_signal():
 def test_it_says_what_it_is(name):
     _, image = stages_of(TEXT, {"VERSION": "9.9", "REVISION": "abc", "SOURCE": "https://s"})
     assert image.labels[f"org.opencontainers.image.{name}"]
+
+
+@pytest.mark.parametrize(
+    ("version", "code"), [(__version__, 0), ("", 0), ("0.0.9", 1)], ids=["same", "none", "other"]
+)
+def test_a_build_with_the_version_of_another_package_fails(version, code):
+    _, _, program = BUILD.steps[-1].text.partition("/opt/evaluator/bin/python ")
+    arguments = [sys.executable, *shlex.split(program.replace("${VERSION}", version))]
+    assert subprocess.run(arguments, check=False).returncode == code
+
+
+def test_the_target_builds_the_image_with_the_tag_and_the_label_of_this_version():
+    command = ["make", "--dry-run", "image", "CONTAINER=podman"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    words = shlex.split(done.stdout.replace("\\\n", " "))
+    assert words[:4] == ["podman", "build", "--tag", f"evaluator:{__version__}"]
+    assert f"VERSION={__version__}" in words
+
+
+def test_every_page_and_manifest_has_the_tag_of_this_version(subtests):
+    places = [*(ROOT / "deploy").rglob("*.yaml"), *(ROOT / "docs").glob("*.md")]
+    tag = re.compile(r"(?:\bevaluator:|newTag: |dist/evaluator-|\bVERSION=)(\d+\.\d+\.\d+)")
+    found = {place: set(tag.findall(place.read_text("utf-8"))) for place in places}
+    named = {place: versions for place, versions in found.items() if versions}
+    assert len(named) >= 3
+    for place, versions in named.items():
+        with subtests.test(place=place.name):
+            assert versions == {__version__}
 
 
 @pytest.mark.parametrize("number", [0, 1])

@@ -212,6 +212,39 @@ def test_prometheus_reads_the_port_of_the_evaluator_with_its_token(objects, over
     assert endpoint["authorization"]["credentials"] == {"name": "evaluator-http", "key": "token"}
 
 
+@pytest.mark.parametrize(
+    "selector",
+    [
+        {"prometheus": "k8s", "role": "alert-rules"},  # the selector of rules of an older one
+        {"release": "kube-prometheus-stack"},  # of the Helm chart, for rules and monitors
+    ],
+    ids=["older kube-prometheus", "chart"],
+)
+@both
+def test_a_prometheus_that_selects_by_labels_takes_the_rules_and_the_monitor(
+    objects, overlay, selector
+):
+    kinds = ["PrometheusRule"] if "role" in selector else ["PrometheusRule", "PodMonitor"]
+    for kind in kinds:
+        assert selector.items() <= only(objects, kind)["metadata"]["labels"].items()
+
+
+@both
+def test_the_prometheus_of_kube_prometheus_may_find_the_pods_and_nothing_else(objects, overlay):
+    [rule] = only(objects, "Role")["rules"]
+    assert rule == {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
+    binding = only(objects, "RoleBinding")
+    assert binding["roleRef"]["name"] == only(objects, "Role")["metadata"]["name"]
+    [who] = binding["subjects"]
+    assert (who["name"], who["namespace"]) == ("prometheus-k8s", "monitoring")
+    from_there = only(objects, "NetworkPolicy")["spec"]["ingress"][
+        -1 if overlay == "sidecar" else 0
+    ]
+    [peer] = from_there["from"]
+    labels = peer["namespaceSelector"]["matchLabels"]
+    assert labels == {"kubernetes.io/metadata.name": who["namespace"]}
+
+
 @both
 def test_each_namespace_is_a_job_of_its_own_that_the_rules_know(objects, overlay):
     (endpoint,) = only(objects, "PodMonitor")["spec"]["podMetricsEndpoints"]

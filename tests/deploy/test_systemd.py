@@ -1,0 +1,81 @@
+"""The unit of systemd: its options against the program, and what systemd itself finds in it."""
+
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from evaluator.cli import exits
+from evaluator.cli.arguments import new_parser
+from evaluator.config import load_settings
+from tests.tidy.tree import ROOT
+from tests.waiting import STOP_SECONDS
+
+UNIT = ROOT / "deploy" / "systemd" / "evaluator@.service"
+TEXT = UNIT.read_text("utf-8")
+PROGRAM = "/opt/evaluator/bin/evaluator"
+MAX_EXPOSURE = 20
+"""In tenths, as `systemd-analyze security` counts: below 2.0 is its best class."""
+
+
+def options():
+    """The values of each option of the unit."""
+    found = {}
+    for line in TEXT.splitlines():
+        name, equals, value = line.partition("=")
+        if equals and not line.startswith("#"):
+            found.setdefault(name, []).append(value)
+    return found
+
+
+def only(name):
+    [value] = options()[name]
+    return value
+
+
+def test_its_command_is_accepted_and_its_state_is_where_systemd_makes_it():
+    command = only("ExecStart").replace("%S", "/var/lib").replace("%i", "9464")
+    for variable in options()["Environment"]:
+        name, _, value = variable.partition("=")
+        assert not name.startswith("EVALUATOR_"), "these are settings"
+        command = command.replace(f"${{{name}}}", value)
+    program, *arguments = shlex.split(command)
+    given = new_parser().parse_args(arguments)
+    settings = load_settings(environment={}, assignments=given.set)
+    assert (program, given.source) == (PROGRAM, "kafka://kafka:9093")
+    assert settings.http_port == 9464
+    assert settings.state_dir == f"/var/lib/{only('StateDirectory').replace('%i', '9464')}"
+    assert only("StateDirectoryMode") == "0700"
+
+
+def test_it_is_stopped_and_reloaded_by_the_signals_of_the_program():
+    assert "KillSignal" not in options(), "SIGTERM is the default"
+    assert float(only("TimeoutStopSec").removesuffix("s")) >= STOP_SECONDS
+    assert shlex.split(only("ExecReload"))[1:] == ["-HUP", "$MAINPID"]
+
+
+def test_it_is_started_again_unless_that_cannot_help():
+    assert only("Restart") == "always"
+    assert [int(code) for code in only("RestartPreventExitStatus").split()] == [exits.USAGE]
+
+
+def test_calls_that_it_makes_at_the_start_do_not_end_it():
+    assert only("SystemCallErrorNumber") == "EPERM", "setrlimit may be refused, and is not needed"
+
+
+@pytest.mark.slow
+def test_systemd_accepts_it_and_finds_it_confined(tmp_path):
+    program = shutil.which("systemd-analyze")
+    assert program, "systemd-analyze is not there: make system"
+    unit = tmp_path / "evaluator@9464.service"
+    unit.write_text(TEXT.replace(PROGRAM, str(Path(sys.executable).with_name("evaluator"))))
+    for command in (
+        ["verify", "--man=no", unit],
+        ["security", "--offline=true", f"--threshold={MAX_EXPOSURE}", "--no-pager", unit],
+    ):
+        done = subprocess.run([program, *command], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "Unknown" not in done.stderr, "an option is misspelt"
