@@ -27,6 +27,7 @@ SETTINGS: Final[Mapping[str, Any]] = {
     "gate_alpha": 0.01,
     "gate_min_traces": 300,
     "gate_min_age_ms": 4 * HOUR_MS,
+    "gate_max_age_ms": 40 * HOUR_MS,
     "gate_cool_down_ms": HOUR_MS // 2,
 }
 """Settings of the demo, so that late judgments, final windows and promotions occur within eight

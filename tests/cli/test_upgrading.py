@@ -29,10 +29,6 @@ OTHERS = {
     "gate_guardrails": (("mrr", 0.01),),
     "clip_norm": 1.0,
     "gate_alpha": 0.5,
-    "gate_block_ms": 5,
-    "gate_min_traces": 5,
-    "gate_min_age_ms": 5,
-    "gate_cool_down_ms": 5,
     "source_weights": (("click", 0.5),),
     "implicit_sources": ("click",),
     "source_max_judgments": (("click", 5),),
@@ -57,6 +53,8 @@ def other(name):
         value = not value
     elif isinstance(value, int):
         value += 1
+    elif value is None and accepts.startswith("an integer"):
+        value = 10_000_000
     elif isinstance(value, float):
         value = value / 2 + 1
     elif " or " in accepts and value in accepts.split(" or "):
