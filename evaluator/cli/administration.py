@@ -20,6 +20,7 @@ from evaluator.adapters.kafka import (
     plan_topics,
     read_checkpoints,
     read_topic_ids,
+    remove_from_group,
     rights_to_run,
 )
 from evaluator.cli.exits import FOUND, INPUT_UNUSABLE, UsageError
@@ -198,6 +199,14 @@ def create(options: argparse.Namespace, settings: Settings) -> int:
 
     made = asyncio.run(plan_and_create())
     print("\n".join(f"created {name}" for name in made) or "no topic is missing")
+    return 0
+
+
+def remove(options: argparse.Namespace, settings: Settings) -> int:
+    """`evaluator group remove NAME`."""
+    connection = connection_of(options.source, settings)
+    asyncio.run(remove_from_group(connection, settings.group_id, options.name))
+    print(f"removed {options.name} from group {settings.group_id}")
     return 0
 
 

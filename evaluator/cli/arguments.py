@@ -218,6 +218,7 @@ _PRINCIPAL: Final = _option(
 )
 _READY: Final = _option("--ready", "request /readyz instead of /livez", action="store_true")
 _NAME: Final = _option("name", "of the message; without it, list the names", nargs="?")
+_MEMBER: Final = _option("name", "its group_instance_id", metavar="NAME")
 _PRESET: Final = _option("name", "of the mapping; without it, list the names", nargs="?")
 _REPLICATION: Final = _option("--replication-factor", "-1: the broker's", type=int, default=-1)
 _TO_VERSION: Final = _option(
@@ -301,6 +302,12 @@ _COMMANDS: Final[Sequence[_Row]] = (
         (_SOURCE, _SERIES, *_EXCLUDED),
     ),
     ("alarms backtest", "backtest", "watch past weeks with these settings", _BACKTEST),
+    (
+        "group remove",
+        "administration",
+        "remove a worker with a group_instance_id for good, so that others take its tasks",
+        (_SOURCE, _MEMBER),
+    ),
     ("map", "map", "write the records of other topics as rankings and judgments", _MAP),
     ("mapping try", "mapping", "show what a mapping makes of a sample; exit 5 if it refuses", _TRY),
     ("mapping presets", "mapping", "list the mappings that ship, or print one", (_PRESET,)),
@@ -310,6 +317,7 @@ _COMMANDS: Final[Sequence[_Row]] = (
 )
 _GROUPS: Final = {
     "alarms": "list alarms, and send commands on them to the leader",
+    "group": "manage the members of the group",
     "mapping": "map the records of other topics",
     "topics": "plan or create topics",
     "weights": "show published weights, and send commands to the leader",

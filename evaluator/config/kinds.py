@@ -250,7 +250,10 @@ PAIRS = Kind(f"up to {MAX_TEXTS} RANKER-RANKER, a list or with commas; or none",
 PATH = text(r"[^\0]+", "a path")
 URL = text(r"https?://[^\s\"<>]+", "an address that begins with http:// or https://")
 LINE = text(r"[^\0\r\n]+", "a text of one line")
-TOPIC = text(r"[a-zA-Z0-9._-]{1,249}", "a topic: 1 to 249 of the characters a-z A-Z 0-9 . _ -")
+_NAME = r"[a-zA-Z0-9._-]{1,249}"
+_CHARACTERS = "1 to 249 of the characters a-z A-Z 0-9 . _ -"
+TOPIC = text(_NAME, f"a topic: {_CHARACTERS}")
+MEMBER = text(_NAME, f"a name: {_CHARACTERS}")
 TOPIC_PREFIX = text(r"[a-zA-Z0-9._-]{0,150}", "up to 150 of the characters a-z A-Z 0-9 . _ -")
 
 

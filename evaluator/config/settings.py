@@ -11,6 +11,7 @@ from evaluator.config.kinds import (
     LEVELS,
     LINE,
     MEASURES,
+    MEMBER,
     NAMED_COUNTS,
     NAMED_SHARES,
     NAMES,
@@ -162,6 +163,13 @@ class Settings:
         integer(1_000, 86_400_000),
         "wall-clock time without a heartbeat of a group member after which its tasks are "
         "reassigned; within the limits of the broker",
+    )
+    group_instance_id: str | None = _input(
+        None,
+        optional(MEMBER),
+        "name of this process in its group, for static membership: its tasks wait for a restart "
+        "within `session_timeout_ms` ([restarts](operations.md#restarts-without-moves))",
+        example="evaluator-0",
     )
 
     measures: tuple[str, ...] = _measure(

@@ -1,8 +1,11 @@
 """The states of a worker, with their transition table, and of the catch-up of a task."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Final
+
+SLOW_REBALANCE_SECONDS: Final = 5.0
 
 
 class WorkerState(Enum):
@@ -56,8 +59,22 @@ class IllegalTransition(RuntimeError):
 class Lifecycle:
     """The current state of a worker, and its legal transitions."""
 
-    def __init__(self, initial: WorkerState = WorkerState.CONNECTING) -> None:
+    def __init__(
+        self,
+        initial: WorkerState = WorkerState.CONNECTING,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.state = initial
+        self._monotonic = monotonic
+        self._since = monotonic()
+
+    @property
+    def slow_rebalance(self) -> list[str]:
+        """The reason why a worker is not ready whose group takes long to assign its tasks."""
+        seconds = self._monotonic() - self._since
+        if self.state is not WorkerState.HANDING_OVER or seconds <= SLOW_REBALANCE_SECONDS:
+            return []
+        return [f"its group has been assigning tasks for {seconds:.0f} s"]
 
     def to(self, state: WorkerState) -> None:
         """Enters *state*; no effect if it is the current one. Raises IllegalTransition."""
@@ -65,4 +82,4 @@ class Lifecycle:
             return
         if state not in WORKER_TRANSITIONS[self.state]:
             raise IllegalTransition(f"{self.state} to {state} is not a legal transition")
-        self.state = state
+        self.state, self._since = state, self._monotonic()

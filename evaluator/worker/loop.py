@@ -109,7 +109,9 @@ class Worker:
         reasons = [f"{what} unavailable: {unavailable}"] if unavailable else []
         if self.state is WorkerState.CONNECTING:
             return [*reasons, "no tasks assigned by the group yet"]
-        return reasons if self.state is WorkerState.RUNNING else reasons + self._ownership.unready()
+        if self.state is not WorkerState.RUNNING:
+            reasons += self._lifecycle.slow_rebalance + self._ownership.unready()
+        return reasons
 
     def alive(self) -> bool:
         """Whether the loop makes progress; also while the broker is unavailable."""

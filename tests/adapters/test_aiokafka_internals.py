@@ -2,6 +2,7 @@
 
 import ast
 import asyncio
+import contextlib
 import importlib
 import inspect
 import time
@@ -28,6 +29,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.record.memory_records import MemoryRecords
 
 from evaluator.adapters.kafka import aiokafka_internals as internals
+from evaluator.adapters.kafka import aiokafka_requests as extra
 from evaluator.adapters.kafka.aiokafka_batches import build_batch
 from evaluator.wire.outputs.rows import OutputRows, joined
 from evaluator.wire.records import OutputRecord
@@ -51,7 +53,7 @@ METHODS = {
     ClusterMetadata: {
         *("available_partitions_for_topic", "brokers", "partitions_for_topic", "topics"),
     },
-    GroupCoordinator: {"_do_heartbeat", "check_errors"},
+    GroupCoordinator: {"_do_heartbeat", "_send_req", "check_errors"},
     NoGroupCoordinator: {"check_errors"},
     MessageAccumulator: {"fail_all"},
     FetchResult: {"_update_position", "check_assignment", "getall", "has_more"},
@@ -65,7 +67,10 @@ ATTRIBUTES = {
     internals._Connection: {"_on_close_cb", "_writer"},
     BatchBuilder: {"_builder", "_closed", "_relative_offset"},
     Fetcher: {"_fetch_task", "_pending_tasks"},
-    GroupCoordinator: {"_coordination_task", "_heartbeat_task", "_commit_refresh_task"},
+    GroupCoordinator: {
+        *("_coordination_task", "_heartbeat_task", "_commit_refresh_task"),
+        *("generation", "group_id", "member_id"),
+    },
     MessageAccumulator: {"_batches", "_pending_batches"},
     MessageBatch: {"_drain_waiter", "future"},
     FetchResult: {"_partition_records", "_topic_partition"},
@@ -119,21 +124,38 @@ def test_requests_take_the_arguments_that_are_used():
 
 
 def test_metadata_in_version_10_is_encoded_and_decoded():
-    request = internals._TopicsRequest(["a", "b"]).prepare({3: (0, 12)})
+    request = extra.TopicsRequest(["a", "b"]).prepare({3: (0, 12)})
     assert (request.API_VERSION, request.FLEXIBLE_VERSION) == (10, True)
     no_id = bytes(16)
     assert request.encode() == b"\x03" + no_id + b"\x02a\x00" + no_id + b"\x02b\x00" + bytes(4)
     partition = b"\x00\x00" + bytes(4) * 3 + b"\x01\x01\x01\x00"
     topic = b"\x00\x00\x02a" + bytes(range(16)) + b"\x00\x02" + partition + bytes(4) + b"\x00"
     answer = bytes(4) + b"\x01\x03id" + bytes(4) + b"\x02" + topic + bytes(4) + b"\x00"
-    (found,) = internals._TopicsResponse.decode(BytesIO(answer)).to_object()["topics"]
+    (found,) = extra._TopicsResponse.decode(BytesIO(answer)).to_object()["topics"]
     assert found["topic_id"] == "AAECAwQFBgcICQoLDA0ODw"
     assert (found["topic"], found["error_code"], len(found["partitions"])) == ("a", 0, 1)
 
 
 def test_a_broker_without_version_10_is_asked_in_another_one():
     with pytest.raises(NotImplementedError):
-        internals._TopicsRequest(["a"]).prepare({3: (0, 9)})
+        extra.TopicsRequest(["a"]).prepare({3: (0, 9)})
+
+
+def test_a_heartbeat_has_the_instance_id_unless_the_broker_is_too_old():
+    heartbeat = extra.NamedHeartbeat("group", 7, "member", "pod-0")
+    fields = b"\x00\x05group" + bytes([0, 0, 0, 7]) + b"\x00\x06member"
+    assert heartbeat.prepare({12: (0, 4)}).encode() == fields + b"\x00\x05pod-0"
+    assert heartbeat.prepare({12: (0, 2)}).encode() == fields
+    answer = heartbeat.prepare({12: (0, 4)}).RESPONSE_TYPE.decode(BytesIO(bytes(4) + b"\x00R"))
+    assert answer.error_code == 82
+
+
+def test_a_member_is_removed_by_its_instance_id_alone():
+    request = extra.LeaveRequest("group", "pod-0").prepare({13: (0, 5)})
+    one = bytes([0, 0, 0, 1])
+    assert request.encode() == b"\x00\x05group" + one + b"\x00\x00" + b"\x00\x05pod-0"
+    answer = bytes(4) + bytes(2) + one + b"\x00\x00" + b"\x00\x05pod-0" + b"\x00\x19"
+    assert request.RESPONSE_TYPE.decode(BytesIO(answer)).members == [("", "pod-0", 25)]
 
 
 # How it works
@@ -269,6 +291,26 @@ async def test_answered_heartbeats_are_confirmed():
     internals.call_after_heartbeats(consumer, confirmed.append)
     await coordinator._heartbeat_routine()
     assert len(confirmed) == 1
+
+
+@pytest.mark.parametrize("code", [0, 25, 82])
+async def test_a_member_is_fenced_by_one_error_code_alone(code):
+    coordinator = object.__new__(GroupCoordinator)  # without a client that would connect
+    coordinator.group_id, coordinator.generation, coordinator.member_id = "group", 7, "member"
+    sent, fenced = [], []
+
+    async def send(request):
+        sent.append(request.prepare({12: (0, 4)}))
+        return SimpleNamespace(error_code=code)
+
+    coordinator._send_req = send
+    consumer = SimpleNamespace(_coordinator=coordinator)
+    internals.call_when_fenced(consumer, "pod-0", lambda: fenced.append(True))
+    coordinator.reset_generation = lambda: None
+    with contextlib.suppress(kafka_errors.KafkaError):
+        await coordinator._do_heartbeat()
+    assert [each.group_instance_id for each in sent] == ["pod-0"]
+    assert fenced == [True] * (code == 82)
 
 
 async def test_the_first_error_of_a_transaction_is_found(make_client):

@@ -71,6 +71,7 @@ DEFAULTS = {
     "memory_tier_bytes": 512 << 20,  # beyond the interface, like the next two
     "max_store_bytes": 0,
     "session_timeout_ms": 20000,
+    "group_instance_id": None,
     "security_protocol": "PLAINTEXT",
     "sasl_mechanism": "PLAIN",
     "sasl_username": None,

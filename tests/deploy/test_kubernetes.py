@@ -318,6 +318,18 @@ def test_every_worker_has_a_volume_and_is_ready_when_it_says_so(objects, overlay
     assert pod(objects)["spec"]["terminationGracePeriodSeconds"] >= 30
 
 
+@both
+def test_only_pods_with_stable_names_are_static_members(objects, overlay):
+    names = {each["name"]: each for each in container(objects).get("env", ())}
+    environment = {name: each.get("value", "pod-0") for name, each in names.items()}
+    settings = load_settings(environment=environment)
+    assert settings.group_instance_id == ("pod-0" if overlay == "statefulset" else None)
+    if overlay == "statefulset":
+        named = names["EVALUATOR_GROUP_INSTANCE_ID"]["valueFrom"]
+        assert named == {"fieldRef": {"fieldPath": "metadata.name"}}
+        assert settings.session_timeout_ms == 30_000
+
+
 @statefulset
 def test_there_is_always_a_worker_and_never_more_than_partitions(objects, overlay):
     scaled = only(objects, "ScaledObject")["spec"]

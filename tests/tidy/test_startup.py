@@ -95,7 +95,7 @@ def test_every_command_of_the_parser_exists():
     commands = [
         parser.get_default("command") for parser in parsers(new_parser()) if not groups_of(parser)
     ]
-    assert len(commands) == 28
+    assert len(commands) == 29
     assert all(callable(command_of(*command)) for command in commands)
 
 

@@ -34,6 +34,29 @@ def test_a_stopped_worker_has_no_way_back():
     assert not WORKER_TRANSITIONS[WorkerState.STOPPING]
 
 
+def test_a_rebalance_that_takes_long_is_a_reason_not_to_be_ready():
+    now = [0.0]
+    lifecycle = Lifecycle(WorkerState.RUNNING, lambda: now[0])
+    now[0] = 100.0
+    lifecycle.to(WorkerState.HANDING_OVER)
+    for seconds, reasons in (
+        (5.0, []),
+        (5.5, ["its group has been assigning tasks for 6 s"]),
+    ):
+        now[0] = 100.0 + seconds
+        lifecycle.to(WorkerState.HANDING_OVER)  # again: the time counts from the first
+        assert lifecycle.slow_rebalance == reasons
+    lifecycle.to(WorkerState.RESTORING)
+    now[0] += 100.0
+    assert lifecycle.slow_rebalance == []
+
+
+def test_a_worker_shows_that_its_group_takes_long():
+    worker = House(1).worker()
+    worker._lifecycle = Lifecycle(WorkerState.HANDING_OVER, iter([0.0, 6.0]).__next__)
+    assert worker.readiness()[-1] == "its group has been assigning tasks for 6 s"
+
+
 def recorded(lifecycle: Lifecycle) -> list:
     """The states that *lifecycle* enters from now on."""
     entered, to = [lifecycle.state], lifecycle.to

@@ -8,7 +8,7 @@ from evaluator.adapters.kafka.administration import (
     rights_to_run,
 )
 from evaluator.adapters.kafka.checks import Finding, InputRetention, inspect
-from evaluator.adapters.kafka.clients import read_topic_ids
+from evaluator.adapters.kafka.clients import read_topic_ids, remove_from_group
 from evaluator.adapters.kafka.connection import Connection, parse_addresses
 from evaluator.adapters.kafka.leadership import KafkaLeadership
 from evaluator.adapters.kafka.mapping import KafkaCanonicalSink, KafkaForeignSource
@@ -48,6 +48,7 @@ __all__ = [
     "read_output",
     "read_topic_ids",
     "read_weights",
+    "remove_from_group",
     "rights_to_run",
     "write_to_weights",
 ]

@@ -5,14 +5,12 @@ tests/adapters/test_aiokafka_internals.py fails if the installed version lacks i
 """
 
 import asyncio
-import base64
 import contextlib
 import functools
 import importlib
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from io import BytesIO
 from typing import Any, Final, Literal, TypeAlias
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition, conn
@@ -25,13 +23,13 @@ from aiokafka.coordinator.protocol import (
     ConsumerProtocolMemberAssignment,
     ConsumerProtocolMemberMetadata,
 )
-from aiokafka.protocol import types
-from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.commit import OffsetFetchRequest
+from aiokafka.protocol.group import HeartbeatRequest
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.record import default_records
 
 from evaluator.adapters.kafka.aiokafka_fetches import replace_unpacking
+from evaluator.adapters.kafka.aiokafka_requests import LeaveRequest, NamedHeartbeat, TopicsRequest
 from evaluator.adapters.kafka.errors import raise_for
 
 ZSTD_LEVEL: Final = 1
@@ -180,6 +178,43 @@ def call_after_heartbeats(consumer: AIOKafkaConsumer, confirmed: Callable[[float
     coordinator._do_heartbeat = send_and_confirm
 
 
+_FENCED_INSTANCE_ID: Final = 82
+
+
+# https://cwiki.apache.org/confluence/display/KAFKA/KIP-345
+# https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/consumer/group_coordinator.py#L271
+def call_when_fenced(
+    consumer: AIOKafkaConsumer, instance_id: str, fenced: Callable[[], None]
+) -> None:
+    """Calls *fenced* when a later member of the group has the instance id of *consumer*.
+
+    Heartbeats of aiokafka do not contain the instance id, so the broker would only not recognise
+    the member id, and the earlier member would join again and replace the later one.
+    """
+    coordinator = consumer._coordinator
+    send = coordinator._send_req
+
+    async def send_named(request: Any) -> Any:
+        if isinstance(request, HeartbeatRequest):
+            member = coordinator.group_id, coordinator.generation, coordinator.member_id
+            request = NamedHeartbeat(*member, instance_id)
+        response = await send(request)
+        if getattr(response, "error_code", 0) == _FENCED_INSTANCE_ID:
+            fenced()
+        return response
+
+    coordinator._send_req = send_named
+
+
+# https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/protocol/group.py#L398
+async def remove_member(client: BrokerClient, node: int, group_id: str, instance_id: str) -> None:
+    """Removes the member with an instance id from a group. Raises UnknownMemberIdError."""
+    response = await client.send(node, LeaveRequest(group_id, instance_id))
+    raise_for(response.error_code)
+    for *_, code in response.members:
+        raise_for(code)
+
+
 # Transactions
 
 
@@ -267,80 +302,8 @@ async def fetch_cluster_id(client: BrokerClient) -> str:
 async def fetch_topics(client: BrokerClient, node: int, names: Sequence[str]) -> Any:
     """The topics of a metadata response, with `topic_id` from brokers of version 2.8 or later."""
     try:
-        response = await client.send(node, _TopicsRequest(names))
+        response = await client.send(node, TopicsRequest(names))
     except NotImplementedError:  # the broker does not support the version
         request = MetadataRequest(list(names), allow_auto_topic_creation=False)
         response = await client.send(node, request)
     return response.to_object()["topics"]
-
-
-_NO_ID: Final = bytes(16)
-_TEXT: Final = types.CompactString("utf-8")
-_NODES: Final = types.CompactArray(types.Int32)
-
-
-class _Uuid:
-    """A UUID on the wire, decoded to the text that the tools of Kafka print."""
-
-    repr = staticmethod(repr)
-
-    @staticmethod
-    def decode(data: BytesIO) -> str | None:
-        value = data.read(16)
-        return None if value == _NO_ID else base64.urlsafe_b64encode(value).decode().rstrip("=")
-
-    @staticmethod
-    def encode(value: None) -> bytes:
-        del value  # topics are requested by name
-        return _NO_ID
-
-
-def _fields(names: str, *kinds: Any) -> list[tuple[str, Any]]:
-    return [*zip(names.split(), kinds, strict=True), ("tags", types.TaggedFields)]
-
-
-_BROKER: Final = _fields("node_id host port rack", types.Int32, _TEXT, types.Int32, _TEXT)
-_PARTITION: Final = _fields(
-    "error_code partition leader leader_epoch replicas isr offline_replicas",
-    *(types.Int16, types.Int32, types.Int32, types.Int32, _NODES, _NODES, _NODES),
-)
-_TOPIC: Final = _fields(
-    "error_code topic topic_id is_internal partitions topic_authorized_operations",
-    *(types.Int16, _TEXT, _Uuid, types.Boolean, types.CompactArray(*_PARTITION), types.Int32),
-)
-_RESPONSE: Final = _fields(
-    "throttle_time_ms brokers cluster_id controller_id topics cluster_authorized_operations",
-    *(types.Int32, types.CompactArray(*_BROKER), _TEXT, types.Int32),
-    *(types.CompactArray(*_TOPIC), types.Int32),
-)
-_REQUEST: Final = _fields(
-    "topics allow_auto_topic_creation with_cluster_operations with_topic_operations",
-    types.CompactArray(*_fields("topic_id topic", _Uuid, _TEXT)),
-    *(types.Boolean, types.Boolean, types.Boolean),
-)
-
-
-# Metadata in version 10 has topic ids; aiokafka has versions up to 5.
-# https://kafka.apache.org/protocol.html#The_Messages_Metadata
-# https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/protocol/api.py#L71
-class _TopicsResponse(Response):  # type: ignore[misc] # untyped in the library
-    API_KEY, API_VERSION, SCHEMA = 3, 10, types.Schema(*_RESPONSE)
-
-
-class _TopicsStruct(RequestStruct):  # type: ignore[misc] # untyped in the library
-    API_KEY, API_VERSION, SCHEMA = 3, 10, types.Schema(*_REQUEST)
-    FLEXIBLE_VERSION = True
-    RESPONSE_TYPE = _TopicsResponse
-
-
-class _TopicsRequest(Request[_TopicsStruct]):  # type: ignore[misc] # untyped in the library
-    """Requests topics by name. Raises NotImplementedError for brokers without this version."""
-
-    API_KEY = 3
-
-    def __init__(self, topics: Sequence[str]) -> None:
-        self._topics = topics
-
-    def build(self, request_struct_class: Any) -> Any:
-        """The request on the wire."""
-        return request_struct_class([(None, name, {}) for name in self._topics], *[False] * 3, {})

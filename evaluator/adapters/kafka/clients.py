@@ -21,6 +21,7 @@ from evaluator.adapters.kafka.aiokafka_internals import (
     fetch_topics,
     find_coordinator,
     prepare,
+    remove_member,
 )
 from evaluator.adapters.kafka.connection import (
     RETRY_BACKOFF_MS,
@@ -215,6 +216,23 @@ class Requests:
         with translated(f"reading the offsets of group {group_id}"):
             return await _retry(fetch)
 
+    async def remove_member(self, group_id: str, instance_id: str) -> None:
+        """Removes a static member from a group. Raises SourceUnusable if there is none."""
+
+        async def remove() -> None:
+            node = await find_coordinator(self._client, "GROUP", group_id)
+            try:
+                await remove_member(self._client, node, group_id, instance_id)
+            except kafka_errors.UnknownMemberIdError as error:
+                raise SourceUnusable(
+                    f"Group {group_id} has no member {instance_id}: it was removed, or its session "
+                    "has expired. Otherwise check group_id, and the group_instance_id of the "
+                    "process in its /status."
+                ) from error
+
+        with translated(f"removing {instance_id} from group {group_id}"):
+            await _retry(remove)
+
 
 async def _retry(request: Callable[[], Awaitable[T]]) -> T:
     """Repeats a request for a limited time while its error is retriable."""
@@ -239,6 +257,12 @@ async def requests(connection: Connection) -> AsyncIterator[Requests]:
         yield Requests(client, connection.security())
     finally:
         await client.close()
+
+
+async def remove_from_group(connection: Connection, group_id: str, instance_id: str) -> None:
+    """Removes a static member. Raises SourceUnavailable, SourceUnusable."""
+    async with requests(connection) as asking:
+        await asking.remove_member(group_id, instance_id)
 
 
 def input_topics(topic_prefix: str, connection: Connection | None = None) -> dict[Log, str]:

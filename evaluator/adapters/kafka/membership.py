@@ -26,7 +26,7 @@ class GroupSettings:
     """The group of the workers, the topics that it reads, and its times.
 
     `release_timeout_ms` is how long a handover waits for the owner: less than the rebalance
-    timeout.
+    timeout. `group_instance_id` makes the member a static one.
     """
 
     group_id: str
@@ -35,6 +35,7 @@ class GroupSettings:
     heartbeat_interval_ms: int = 1_000
     rebalance_timeout_ms: int = 30_000
     release_timeout_ms: int = 20_000
+    group_instance_id: str | None = None
 
     def times(self) -> dict[str, int]:
         """Arguments of a consumer in the group."""
@@ -95,6 +96,15 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc] # untyped in 
         """Ends the waits of current and later handovers."""
         self.stopping = True
         self._released.set()
+        self.changed.set()
+
+    def fence(self) -> None:
+        """Ends the source: a later process has the instance id of this one."""
+        self.problem = SourceUnusable(
+            f"Another process runs as {self._group.group_instance_id} in group "
+            f"{self._group.group_id}, and was started later. Give each process a "
+            "group_instance_id of its own, e.g. the name of its pod."
+        )
         self.changed.set()
 
     @property

@@ -11,6 +11,7 @@ from aiokafka import errors as kafka_errors
 
 from evaluator.adapters.kafka.aiokafka_internals import (
     RangeAssignor,
+    call_when_fenced,
     client_of,
     mark_polled,
     raise_group_errors,
@@ -90,11 +91,14 @@ class KafkaSource(PartitionReader):
             **input_settings(self._connection),
             **self._group.times(),
             group_id=self._group.group_id,
+            group_instance_id=self._group.group_instance_id,
             partition_assignment_strategy=(RangeAssignor,),
             max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
             fetch_max_bytes=FETCH_BYTES,
             fetch_min_bytes=MIN_FETCH_BYTES,
         )
+        if self._group.group_instance_id is not None:
+            call_when_fenced(consumer, self._group.group_instance_id, self._member.fence)
         self._member.join(consumer, n_partitions)
 
     async def _equal_partitions(self) -> int:
