@@ -5,6 +5,7 @@ import pytest
 
 from evaluator.core.store import key_index
 from evaluator.core.store.key_index import KeyIndex
+from tests.repeats import sized
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def test_it_agrees_with_a_dict(index, monkeypatch, n_halves):
     monkeypatch.setattr(key_index, "_MAX_ENTRIES", 700)
     rng, expected = np.random.default_rng(7), {}
     pool = np.stack([rng.integers(0, n_halves, 1_500), np.arange(1_500)], axis=1).astype(np.uint64)
-    for _ in range(150):
+    for _ in range(sized(60, quick=15)):
         chosen = rng.choice(1_500, rng.integers(0, 300))
         places = rng.integers(-1, 100, len(chosen)) * (rng.random() < 0.55)
         index.put(pool[chosen], places)

@@ -13,6 +13,7 @@ from evaluator.mapping.outcomes import LeftOut
 from evaluator.mapping.record import Record
 from evaluator.wire.messages.strict import Malformed
 from tests.mapping.naive import REFUSED, Interpreter
+from tests.repeats import sized
 
 MAPPINGS = [
     """
@@ -191,7 +192,7 @@ def test_a_mapping_gives_what_the_interpreter_gives(number):
     ((log, table),) = document.items()
     mapped = messages_of(read_document(MAPPINGS[number], "m.toml").logs[log])
     naive = Interpreter(log, table)
-    for _ in range(3_000):
+    for _ in range(sized(3_000, quick=300)):
         record = mutated(record_of(chance), chance)
         if table.get("envelope") == "debezium":
             record = chance.choice([
