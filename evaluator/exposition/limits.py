@@ -69,6 +69,7 @@ LIMITS: Final = (
         "How far the clock of a log may be ahead of the broker's: max_future_skew_ms in seconds.",
     ),
     Limit("out_of_order_share_limit", 0.01, "Share of records out of order."),
+    Limit("unusable_share_limit", 0.05, "Share of the queries that cannot be learned from."),
     Limit("memory_share_limit", 0.9, "Largest share of the memory limit."),
     Limit("store_share_limit", 0.9, "Largest share of max_store_bytes for the store of a task."),
     Limit("open_files_share_limit", 0.8, "Largest share of the limit of open files."),

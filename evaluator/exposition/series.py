@@ -153,6 +153,10 @@ learning_loss gauge model
     Mean loss of an interval, each before its update; absent before the first.
 learning_frozen gauge model
     1 if learning of a model is frozen.
+learning_unusable_queries counter model reason
+    Queries that could not be learned from: features, propensities, overflow.
+learning_unusable_share gauge model
+    Share of the last 1,000 queries with features that could not be learned from.
 experiment_evidence gauge model side
     Evidence of the experiment for the challenger and against it; 1 without an experiment.
 experiment_evidence_needed gauge model

@@ -210,6 +210,12 @@ LEARNING: Final = [
         decimals=0,
         red=1,
     ),
+    Panel(
+        title="Queries that cannot be learned from",
+        text="Share of the last 1,000 queries with features. Above a half learning ends.",
+        runbook="EvaluatorLearningUnusable",
+        targets=[(by_model("evaluator_learning_unusable_share"), "{{model}}")],
+    ),
 ]
 LEADER: Final = [
     Panel(

@@ -146,6 +146,8 @@ def learned(**changes: Any) -> LeaderView:
         evidence_against=0.25,
         n_traces=900,
         last_experiment=(3, "rejected", "undecided"),
+        unusable={"features": 4, "propensities": 0, "overflow": 1},
+        unusable_share=0.005,
         evidence_needed=100.0,
         loss=1.25,
     )

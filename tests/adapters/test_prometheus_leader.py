@@ -60,6 +60,10 @@ def test_a_model_says_what_is_in_force_and_how_its_trial_goes():
     assert value_of(found, "evaluator_learning_loss", model="other") is None
     assert value_of(found, "evaluator_learning_frozen", model="ranker") == 0
     assert value_of(found, "evaluator_learning_frozen", model="other") == 1
+    unusable = "evaluator_learning_unusable_queries_total"
+    assert value_of(found, unusable, model="ranker", reason="features") == 4
+    assert value_of(found, unusable, model="ranker", reason="overflow") == 1
+    assert value_of(found, "evaluator_learning_unusable_share", model="ranker") == 0.005
     assert value_of(found, "evaluator_experiment_evidence", model="ranker", side="for") == 12.5
     assert value_of(found, "evaluator_experiment_evidence", model="ranker", side="against") == 0.25
     assert value_of(found, "evaluator_experiment_evidence_needed", model="ranker") == 100

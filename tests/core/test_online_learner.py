@@ -24,7 +24,14 @@ from evaluator.core.online.offline_ranking import OfflineRanking, Ranked
 from evaluator.core.online.online_learner import IntervalResult, OnlineLearner, view_of
 from evaluator.core.online.progress import Progress
 from evaluator.core.online.states import ModelState
-from evaluator.core.online.training import MOST_KINDS, OTHER_KINDS, Unusable
+from evaluator.core.online.training import (
+    MOST_KINDS,
+    OTHER_KINDS,
+    OVERFLOW,
+    PROPENSITIES,
+    Training,
+    Unusable,
+)
 from evaluator.core.promotion.source_weights import SourceRule, SourceWeights
 from tests.core.learned import (
     MATURITY_MS,
@@ -34,6 +41,7 @@ from tests.core.learned import (
     TURN_MS,
     interleaved,
     numbered,
+    parts,
     releases,
     rules,
     run,
@@ -436,6 +444,11 @@ def test_queries_with_other_features_are_set_apart_and_counted_by_their_hash():
     assert "frozen" not in statuses(some)
     recent, counts = some[-1].state["models"][0]["unusable"]
     assert list(counts.values()) == [280]
+    assert view_of(ModelLearner.load(some[-1].state["models"][0]), rules()).unusable == {
+        "features": 280,
+        "propensities": 0,
+        "overflow": 0,
+    }
     assert int(recent, 16).bit_count() == 200
     without = [
         query._replace(grades={}) if i % 5 == 2 else query for i, query in enumerate(long_world())
@@ -467,6 +480,10 @@ def test_kinds_of_unusable_queries_are_bounded():
         unusable.note(str(number))
     assert len(unusable.counts) == MOST_KINDS + 1
     assert (unusable.counts[OTHER_KINDS], sum(unusable.counts.values())) == (100 - MOST_KINDS, 100)
+    unusable.note(PROPENSITIES)
+    unusable.note_overflow(100)
+    assert unusable.by_reason() == {"features": 100, "propensities": 1, "overflow": 1}
+    assert unusable.share == 101 / 1_000  # the hundredth was set apart already
     assert Unusable.load(json.loads(json.dumps(unusable.state()))) == unusable
 
 
@@ -477,7 +494,7 @@ def test_kinds_of_unusable_queries_are_bounded():
         ["-1", {}],
         ["0x1", {}],
         ["", {}],
-        ["0", {str(n): 1 for n in range(MOST_KINDS + 2)}],
+        ["0", {str(n): 1 for n in range(MOST_KINDS + 4)}],
     ],
 )
 def test_tampered_counts_of_unusable_queries_are_refused(tampered):
@@ -485,15 +502,68 @@ def test_tampered_counts_of_unusable_queries_are_refused(tampered):
         Unusable.load(tampered)
 
 
-def test_what_is_not_finite_freezes_learning_and_never_becomes_a_candidate():
-    wild = [
-        query._replace(features=query.features * (1e307 if 300 <= i < 310 else 1.0))
-        for i, query in enumerate(WORLD)
+def with_overflow(those, queries=WORLD):
+    """Queries of which some have features whose squares overflow."""
+    return [
+        query._replace(features=query.features * 1e200) if those(i) else query
+        for i, query in enumerate(queries)
     ]
-    turned = run(wild, rules(learner=Learner()))
-    assert statuses(turned).count("frozen") == 1
-    weights = [weight for release in releases(turned) for weight in release.weights]
+
+
+def test_queries_that_overflow_are_set_apart_and_counted():
+    some = run(with_overflow(lambda i: 300 <= i < 310), rules())
+    assert "frozen" not in statuses(some)
+    without = [
+        query._replace(grades={}) if 300 <= i < 310 else query for i, query in enumerate(WORLD)
+    ]
+    states = [turned[-1].state["models"][0] for turned in (some, run(without, rules()))]
+    assert states[0]["learner"] == states[1]["learner"]
+    recent, counts = states[0]["unusable"]
+    assert counts == {OVERFLOW: 10}
+    assert f"{int(recent, 16):b}" == "1" * 10 + "0" * 390  # the places of the ten of 700
+
+
+def test_grades_that_overflow_are_set_apart_too():
+    learner = Learner(scale="within_query", label_mode="sum")
+    seen = [query._replace(propensities=[0.5] * 5) for query in WORLD]
+    seen[300] = seen[300]._replace(propensities=[1e-320] * 5)
+    turned = run(seen, rules(learner=learner))
+    assert turned[-1].state["models"][0]["unusable"][1] == {OVERFLOW: 1}
+    assert "frozen" not in statuses(turned)
+
+
+def test_groups_that_only_overflow_together_are_none_of_them_learned_from():
+    """Their squares are finite, and the sum of them is not."""
+    training, made = Training(), rules(batch_queries=4)
+    training.begin(NAMES, None, made)
+    for query in with_overflow(lambda i: 0 <= i < 4, WORLD[:8]):
+        wide = np.array([[1.0, 0, 0], [-1.0, 0, 0], [0.0, 0, 0], [0.0, 0, 0], [0.0, 0, 0]])
+        large = query.features.max() > 1e10
+        training.add(query._replace(features=wide * (7e153 if large else 1.0)), made)
+    training.learn(made, whole=True)
+    assert training.unusable.counts == {OVERFLOW: 4}
+    assert training.learner.n_groups == 4
+    assert not training.frozen
+
+
+def test_learning_ends_when_most_of_the_last_queries_overflow_and_never_with_wild_weights():
+    half = run(with_overflow(lambda i: i % 2 == 1, long_world()), rules())
+    assert "frozen" not in statuses(half)
+    more = run(with_overflow(lambda i: i % 2 == 1 or i == 1_002, long_world()), rules())
+    [frozen] = [release for release in releases(more) if release.status == "frozen"]
+    assert frozen.reason == "losses or weights overflowed, in most of the last queries"
+    weights = [weight for release in releases(more) for weight in release.weights]
     assert np.isfinite(weights).all()
+
+
+def test_the_size_of_a_chunk_does_not_change_which_queries_are_set_apart():
+    made = rules(batch_queries=1)
+    odd = with_overflow(lambda i: i % 4 == 1, with_others(lambda i: i % 4 == 3 or i == 1_002))
+    leader = OnlineLearner(made, n_tasks=N_TASKS)
+    at_once = [*leader.receive(record for part in parts(odd) for record in part), *leader.end()]
+    [frozen] = [release for release in releases(at_once) if release.status == "frozen"]
+    assert "phi_x from t-501, n-0 on" in frozen.reason  # the 1,003rd
+    assert run(odd, made) == at_once
 
 
 def test_clicks_without_propensities_promote_nothing():

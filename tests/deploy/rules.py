@@ -180,6 +180,13 @@ class World:
         self.put("evaluator_leader_active", [1] * (n + 1), job=job, instance="a")
         self.put("evaluator_leader_active", [0] * (n + 1), job=job, instance="b")
         self.put("evaluator_learning_frozen", [0] * (n + 1), job=job, instance="a", model="ranker")
+        self.put(
+            "evaluator_learning_unusable_share",
+            [0.04] * (n + 1),
+            job=job,
+            instance="a",
+            model="ranker",
+        )
         for task in range(tasks):
             last = [int(minute % 7 > 0 or task == 0) for minute in range(n + 1)]
             self.put("evaluator_leader_awaited", last, job=job, instance="a", task=str(task))

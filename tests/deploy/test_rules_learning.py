@@ -21,7 +21,7 @@ def world_with_faults() -> World:
     jobs = (
         *("fine", "promotes", "rolls-back", "only-proposes", "starts-with-a-promotion"),
         *("freezes", "fenced", "changes-leadership", "waits", "waits-with-a-full-desk"),
-        *("waits-for-ten-minutes", "quiet"),
+        *("waits-for-ten-minutes", "quiet", "sends-odd-features"),
     )
     for job in jobs:
         world.healthy(job)
@@ -38,6 +38,8 @@ def world_with_faults() -> World:
     world.put("evaluator_weights_releases_total", late, job=job, **where)
     of_model = {"instance": "a", "model": "ranker"}
     world.put("evaluator_learning_frozen", then(0, 1), job="freezes", **of_model)
+    unusable = "evaluator_learning_unusable_share"
+    world.put(unusable, then(0.05, 0.06), job="sends-odd-features", **of_model)
     for job in ("fenced", "changes-leadership"):
         world.put("evaluator_leader_active", then(1, 0), job=job, instance="a")
     takes = steps((0, FAULT + 6), (1, MINUTES - FAULT - 5))
@@ -68,6 +70,7 @@ def put_waits(world: World) -> None:
 
 FAULTS = [
     ("EvaluatorLearningFrozen", "freezes"),
+    ("EvaluatorLearningUnusable", "sends-odd-features"),
     ("EvaluatorNoLeader", "fenced"),
     ("EvaluatorLeaderWaits", "waits"),
     ("EvaluatorLeaderWaits", "waits-with-a-full-desk"),

@@ -298,6 +298,12 @@ def _leader_series(view: LeaderView) -> dict[str, Samples]:
         "learning_updates": by_model(lambda model: model.updates),
         "learning_loss": by_model(lambda model: model.loss),
         "learning_frozen": by_model(lambda model: int(bool(model.frozen))),
+        "learning_unusable_queries": [
+            ((name, reason), n)
+            for name, model in models.items()
+            for reason, n in model.unusable.items()
+        ],
+        "learning_unusable_share": by_model(lambda model: model.unusable_share),
         "experiment_evidence": [
             ((name, side), evidence)
             for name, model in models.items()

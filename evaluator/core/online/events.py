@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
 from evaluator.core.features import History, shortened
@@ -86,7 +87,8 @@ class ModelView(NamedTuple):
     """The public view of one model, as of the end of an interval.
 
     Evidence is 1 without an experiment; `evidence_needed` decides one. `loss` is the mean of the
-    last interval in which a group counted, `unusable` the queries that could not be learned from,
+    last interval in which a group counted, `unusable` the queries that could not be learned from by
+    reason, and `unusable_share` their share of the last queries,
     `last_experiment` the challenger, status and reason of the last experiment that has ended.
     """
 
@@ -102,7 +104,8 @@ class ModelView(NamedTuple):
     n_traces: int
     evidence_needed: float
     loss: float | None = None
-    unusable: int = 0
+    unusable: Mapping[str, int] = MappingProxyType({})
+    unusable_share: float = 0.0
     last_experiment: tuple[int, str, str] | None = None
 
 

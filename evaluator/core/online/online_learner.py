@@ -214,6 +214,7 @@ def view_of(model_learner: ModelLearner, rules: Rules) -> ModelView:
         n_traces=0 if experiment is None else experiment.n_traces,
         evidence_needed=1.0 / rules.gate.alpha,
         loss=training.loss,
-        unusable=sum(training.unusable.counts.values()),
+        unusable=training.unusable.by_reason(),
+        unusable_share=training.unusable.share,
         last_experiment=experiments.last,
     )

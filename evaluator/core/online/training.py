@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from evaluator.core.learning.groups import Group
-from evaluator.core.learning.learner import LearnerState
+from evaluator.core.learning.learner import Learner, LearnerState
 from evaluator.core.learning.optimisers import Numbers
 from evaluator.core.online.events import Version
 from evaluator.core.online.ordered_merge import SettledQuery
@@ -20,37 +20,64 @@ MOST_RECENT: Final = 1_000
 MOST_KINDS: Final = 16
 """Kinds of unusable queries that are counted apart; further ones are counted together."""
 OTHER_KINDS: Final = "other"
+OVERFLOW: Final = "overflow"
+PROPENSITIES: Final = "propensities"
 
 
 class UnusableExampleError(ValueError):
     """A query cannot be learned from; the message has the reason.
 
-    Queries of one *kind*, a short hash, are set apart; without a kind learning ends at once.
+    Queries of one *kind*, PROPENSITIES or a short hash of their features, are set apart; without a
+    kind learning ends at once.
     """
 
     def __init__(self, message: str, kind: object = None) -> None:
         super().__init__(message)
         whole = sha256(repr(kind).encode("utf-8", "surrogatepass")).hexdigest()
-        self.kind = None if kind is None else whole[:16]
+        self.kind = PROPENSITIES if kind == PROPENSITIES else None if kind is None else whole[:16]
 
 
 @dataclass(slots=True)
 class Unusable:
     """The queries that could not be learned from: by kind, and which of the last ones.
 
-    The bits of `recent` are the last MOST_RECENT queries with features, the newest last.
+    The bits of `recent` are the last MOST_RECENT queries with features, the newest last, and older
+    ones while some of them wait for their batch. `n_noted` numbers the queries of this process.
     """
 
     recent: int = 0
     counts: dict[str, int] = field(default_factory=dict)
+    n_noted: int = field(default=0, compare=False)
 
     def note(self, kind: str | None) -> None:
         """Counts one more query; None for a usable one."""
-        self.recent = (self.recent << 1 | (kind is not None)) & ((1 << MOST_RECENT) - 1)
+        self.recent = self.recent << 1 | (kind is not None)
+        self.n_noted += 1
         if kind is not None:
-            known = kind in self.counts or len(self.counts) < MOST_KINDS
-            name = kind if known else OTHER_KINDS
+            named = kind in (*self.counts, OVERFLOW, PROPENSITIES)
+            name = kind if named or len(self.counts) < MOST_KINDS else OTHER_KINDS
             self.counts[name] = self.counts.get(name, 0) + 1
+
+    def note_overflow(self, number: int) -> bool:
+        """Counts the query of this number, noted as usable; whether most up to it are unusable."""
+        age = self.n_noted - number
+        self.recent |= 1 << age
+        self.counts[OVERFLOW] = self.counts.get(OVERFLOW, 0) + 1
+        return 2 * (self.recent >> age & ((1 << MOST_RECENT) - 1)).bit_count() > MOST_RECENT
+
+    def forget(self, n_waiting: int) -> None:
+        """Drops older queries than the last ones before the newest *n_waiting*."""
+        self.recent &= (1 << MOST_RECENT + n_waiting) - 1
+
+    @property
+    def share(self) -> float:
+        """The share of the last queries that could not be learned from."""
+        return (self.recent & ((1 << MOST_RECENT) - 1)).bit_count() / MOST_RECENT
+
+    def by_reason(self) -> dict[str, int]:
+        """The numbers of queries with other features, with propensities, and that overflowed."""
+        named = {name: self.counts.get(name, 0) for name in (PROPENSITIES, OVERFLOW)}
+        return {"features": sum(self.counts.values()) - sum(named.values()), **named}
 
     def would_be_most(self) -> bool:
         """Whether with one more most of the last queries could not be learned from."""
@@ -68,7 +95,7 @@ class Unusable:
         found = cls(int(recent, 16), dict(counts))
         if found.state()[0] != recent or found.recent >> MOST_RECENT:
             raise ValueError("not the last queries that could not be learned from")
-        if len(counts) > MOST_KINDS + 1:
+        if len(counts) > MOST_KINDS + 3:
             raise ValueError(f"{len(counts)} kinds of unusable queries")
         return found
 
@@ -115,9 +142,9 @@ def example_of(
     if query.propensities is not None:
         if label_mode != "sum":
             raise UnusableExampleError(
-                "rankings have propensities, which need label_mode = sum", "propensities"
+                "rankings have propensities, which need label_mode = sum", PROPENSITIES
             )
-        with np.errstate(over="ignore"):  # the learner freezes if a label is not finite
+        with np.errstate(over="ignore"):  # such a group is not learned from
             labels = labels / np.array(query.propensities[: len(ids)])
     if len(set(ids)) == len(ids):
         return Group(query.features, labels)
@@ -148,6 +175,7 @@ class Training:
     unusable: Unusable = field(default_factory=Unusable)
     # Of the open interval alone:
     groups: list[Group] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)  # of their queries in `unusable`
     losses: tuple[int, float] = (0, 0.0)  # number of counted groups, and the sum of their losses
 
     @property
@@ -195,6 +223,7 @@ class Training:
                 example = no_example(len(self.feature_names))
             self.unusable.note(kind)
         self.groups.append(example)
+        self.numbers.append(self.unusable.n_noted)
 
     def _set_apart(
         self,
@@ -205,6 +234,7 @@ class Training:
         may_begin_anew: bool,
     ) -> str | None:
         """The kind of a query that cannot be used. May end learning, or begin it again."""
+        self.learn(rules, whole=True)  # notes the queries before it that overflow
         if error.kind is not None and not self.unusable.would_be_most():
             return error.kind
         names = query.feature_names
@@ -227,12 +257,49 @@ class Training:
         if whole:
             n -= n % rules.batch_queries
         groups, self.groups = self.groups[:n], self.groups[n:]
-        if self.learner is None or self.learner.frozen:
-            return
-        for batches in rules.learner.batches(groups, rules.batch_queries):
-            self.learner, losses = rules.learner.learn(self.learner, batches)
-            for loss in losses:  # the rounding of the built-in sum depends on the version of Python
-                self.losses = (self.losses[0] + 1, self.losses[1] + loss)
+        numbers, self.numbers = self.numbers[:n], self.numbers[n:]
+        first, learns = 0, self.learner is not None and not self.frozen
+        for batches in rules.learner.batches(groups if learns else [], rules.batch_queries):
+            for batch in batches:
+                of_batch = slice(first, first + batch.n_groups)
+                first = of_batch.stop
+                if self.learner is None or self.learner.frozen:
+                    continue
+                learner, losses = rules.learner.learn(self.learner, [batch])
+                if learner.frozen:
+                    learner, losses = self._without_overflow(
+                        self.learner, groups[of_batch], numbers[of_batch], rules.learner
+                    )
+                self.learner = learner
+                for loss in losses:  # the rounding of `sum` depends on the version of Python
+                    self.losses = (self.losses[0] + 1, self.losses[1] + loss)
+        self.unusable.forget(len(self.groups))
+
+    def _without_overflow(
+        self, before: LearnerState, groups: Sequence[Group], numbers: Sequence[int], rules: Learner
+    ) -> tuple[LearnerState, list[float]]:
+        """The state after a batch that overflows, without the groups that overflow alone.
+
+        If the rest still does, none of the batch is learned from. Ends learning when most of the
+        last queries could not be learned from.
+        """
+
+        def learned(some: Sequence[Group]) -> tuple[LearnerState, list[float]]:
+            (batches,) = rules.batches(some, len(some))
+            return rules.learn(before, batches)
+
+        alone = [learned([group])[0].frozen for group in groups]
+        empty, reason = no_example(groups[0].features.shape[1]), next(filter(None, alone), "")
+        after, losses = learned(
+            [empty if bad else group for group, bad in zip(groups, alone, strict=True)]
+        )
+        if after.frozen:
+            alone, reason = ["bad" if len(group.grades) else "" for group in groups], after.frozen
+            after, losses = before, []
+        for bad, number in zip(alone, numbers, strict=True):
+            if bad and self.unusable.note_overflow(number):
+                return replace(before, frozen=f"{reason}, in most of the last queries"), []
+        return after, losses
 
     def end_interval(self, rules: Rules) -> None:
         """Learns from the rest of the examples."""
