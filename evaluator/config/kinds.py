@@ -226,7 +226,8 @@ def _read_levels(raw: object) -> tuple[tuple[str, str], ...]:
 
 def _read_pairs(raw: object) -> tuple[str, ...]:
     texts = _texts(raw)
-    if not all(first and second for first, _, second in (text.partition("-") for text in texts)):
+    pairs = [text.partition("-")[::2] for text in texts]
+    if not all(first and second and first != second for first, second in pairs):
         raise ValueError
     return texts
 
@@ -247,6 +248,7 @@ SEGMENTS = Kind(
 NAMES = Kind(f"up to {MAX_TEXTS} names, a list or with commas; or none", _texts)
 LEVELS = Kind(f"up to {MAX_TEXTS} SEGMENT=LEVEL, a list or with commas; or none", _read_levels)
 PAIRS = Kind(f"up to {MAX_TEXTS} RANKER-RANKER, a list or with commas; or none", _read_pairs)
+VARIANTS = Kind(f"up to {MAX_TEXTS} VARIANT-VARIANT, a list or with commas; or none", _read_pairs)
 PATH = text(r"[^\0]+", "a path")
 URL = text(r"https?://[^\s\"<>]+", "an address that begins with http:// or https://")
 LINE = text(r"[^\0\r\n]+", "a text of one line")

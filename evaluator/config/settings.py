@@ -24,6 +24,7 @@ from evaluator.config.kinds import (
     TOPIC,
     TOPIC_PREFIX,
     URL,
+    VARIANTS,
     Spec,
     choice,
     integer,
@@ -390,6 +391,12 @@ class Settings:
         PAIRS,
         "rankers whose difference on the same queries is watched",
         example="served-bm25",
+    )
+    alarm_variants: tuple[str, ...] = _alarm(
+        (),
+        VARIANTS,
+        "variants of which the first is compared with the same hours of the second",
+        example="canary-prod",
     )
     alarm_objectives: tuple[tuple[str, float], ...] = _alarm(
         (),

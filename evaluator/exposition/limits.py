@@ -17,13 +17,6 @@ class Limit(NamedTuple):
 
 LIMITS: Final = (
     Limit(
-        "quality_tolerance",
-        0.02,
-        "Measures of which a canary is compared with prod, and the largest difference that is "
-        "ignored.",
-        measure="ndcg@10",
-    ),
-    Limit(
         "bound_z",
         4,
         "Standard errors between a figure and its bound. 4 keeps the chance of a false alarm of "

@@ -4,7 +4,7 @@ The history is watched once as it was. Then drops are added to it: copies of eac
 from some times on with values that are lower by the same amount, until an alarm begins.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Final, NamedTuple
@@ -72,8 +72,8 @@ class Track:
     points: list[Point] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
     delays: dict[float, Delays] = field(default_factory=dict)
-    sums: dict[int, Sums] = field(default_factory=dict)
-    """By end of the tick; without empty ticks."""
+    sums: dict[int, dict[str, Sums]] = field(default_factory=dict)
+    """By end of the tick, and the name of the sums; without empty ticks."""
     copies: dict[int, AlarmSeries] = field(default_factory=dict)
     """As of the starts of drops."""
 
@@ -116,7 +116,8 @@ class Backtest:
         self._begin_ms, self._end_ms = begin_ms, end_ms
         self._starts = starts_of(begin_ms, end_ms)
         self._tracks: dict[SeriesName, Track] = {}
-        self._hours: dict[SeriesName, Sums] = {}  # of the open hour, before the open tick
+        # Of the open hour, before the open tick, by the name of the sums.
+        self._hours: dict[SeriesName, dict[str, Sums]] = {}
         self._on: dict[SeriesName, SeriesEvent] = {}
 
     def run(
@@ -153,12 +154,13 @@ class Backtest:
 
     def _record(self, track: Track, series: AlarmSeries, end_ms: int) -> None:
         hour = hour_before(end_ms)
-        now = series.hourly.of(hour)
-        before = EMPTY if end_ms % HOUR_MS == TICK_MS else self._hours.get(track.name, EMPTY)
-        self._hours[track.name] = now
-        if now != before:
-            track.sums[end_ms] = Sums(*map(int.__sub__, now, before))
-            track.n_queries += now.queries - before.queries
+        before = {} if end_ms % HOUR_MS == TICK_MS else self._hours.get(track.name, {})
+        self._hours[track.name] = {name: of.of(hour) for name, of in series.sums.items()}
+        for name, now in self._hours[track.name].items():
+            tick = Sums(*map(int.__sub__, now, before.get(name, EMPTY)))
+            if tick.queries:
+                track.sums.setdefault(end_ms, {})[name] = tick
+                track.n_queries += tick.queries
         if end_ms in self._starts and series.alarm is None and series.looks:
             track.copies[end_ms] = series.copy()
         if end_ms % HOUR_MS:
@@ -199,13 +201,18 @@ class Backtest:
 
 
 def _alarms(
-    series: AlarmSeries, sums: dict[int, Sums], drop: float, start_ms: int, until_ms: int
+    series: AlarmSeries,
+    sums: Mapping[int, Mapping[str, Sums]],
+    drop: float,
+    start_ms: int,
+    until_ms: int,
 ) -> Iterator[int]:
     """The ends of the ticks in which an alarm begins, with values that are lower by *drop*."""
     steps = round(drop * _STEPS)
     for end_ms in range(start_ms + TICK_MS, until_ms + 1, TICK_MS):
-        if (of := sums.get(end_ms)) is not None:
-            series.hourly.add_closed(hour_before(end_ms), of.shifted(-steps))
+        for name, of in sums.get(end_ms, {}).items():
+            lower = of if name else of.shifted(-steps)  # of two variants, the first is lower
+            series.sums[name].add_closed(hour_before(end_ms), lower)
         event = series.tick(end_ms)
         if event is not None and event.name == "on":
             yield end_ms

@@ -4,7 +4,6 @@ from typing import Final
 
 from grafana_foundation_sdk.builders import dashboard
 
-from evaluator.exposition.limits import limit
 from scripts.dashboards.boards import (
     DELAY,
     N_FIRING,
@@ -69,8 +68,6 @@ QUALITY_NOW: Final = [
         targets=[(f"evaluator:quality_change:ratio1h{{{OF}}}", WHOSE)],
         unit="none",
         decimals=3,
-        red=-limit("quality_tolerance"),
-        red_below=True,
         width=8,
     ),
     Panel(
@@ -130,23 +127,6 @@ QUALITY: Final = [
             WHOSE,
             shown=MEAN_1D,
         ),
-        unit="none",
-        decimals=3,
-    ),
-    Panel(
-        title="Canary minus prod, with its bounds",
-        text="Both within the same hour. An alert fires when the upper bound is below the limit.",
-        runbook="EvaluatorCanaryWorse",
-        targets=[
-            *with_bounds(
-                'evaluator:canary_change:ratio1h{job=~"$job",model=~"$model",ranker=~"$ranker",'
-                'measure=~"$measure"}',
-                'evaluator:canary_change_stderr:ratio1h{job=~"$job",model=~"$model",'
-                'ranker=~"$ranker",measure=~"$measure"}',
-                "{{model}} {{ranker}} {{measure}}",
-            ),
-            ('-evaluator:quality_tolerance{measure=~"$measure"}', "{{measure}} limit"),
-        ],
         unit="none",
         decimals=3,
     ),

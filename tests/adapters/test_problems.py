@@ -181,6 +181,7 @@ def of_alarm(**changes) -> LeaderView:
     [
         ({"kind": "own"}, "EvaluatorQualityAlarm"),
         ({"kind": "pair", "ranker": "served-bm25"}, "EvaluatorPairAlarm"),
+        ({"kind": "variants", "variant": "canary-prod"}, "EvaluatorVariantsAlarm"),
         ({"kind": "constant"}, "EvaluatorObjectiveAlarm"),
         ({"measure": "coverage"}, "EvaluatorCoverageAlarm"),
     ],

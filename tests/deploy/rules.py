@@ -91,15 +91,6 @@ def restarted(values: Sequence[float], at: int) -> list[float]:
     return [value if index < at else value - values[at - 1] for index, value in enumerate(values)]
 
 
-def mean_and_stderr(
-    queries: np.ndarray, score: np.ndarray, squares: np.ndarray, *, design_effect: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Mean of a window and its standard error, by the formula of the rules."""
-    mean = score / queries
-    spread = np.maximum(squares / queries - mean**2, 0)
-    return mean, np.sqrt(design_effect * spread / (queries - 1))
-
-
 def told(alert: str, at: str, labels: dict[str, str], **annotations: str) -> dict:
     """What `promtool test rules` should find of one alert, words included."""
     rule = rules_of("alert")[alert]
@@ -314,19 +305,6 @@ class World:
             self.put(name, counter(growth), job=job, instance="a", le=bound)
         name = "evaluator_judgment_delay_seconds_count"
         self.put(name, counter(judgments), job=job, instance="a")
-
-    def window(
-        self, job: str, at: int, *, hours: int = 1, variant: str = "prod"
-    ) -> tuple[float, float, float]:
-        """Queries, mean and standard error of the hours before sample *at*."""
-        where = {"job": job, "instance": "a", "model": "ranker", "variant": variant}
-        where |= {"ranker": "served", "measure": "ndcg@10"}
-        sums = []
-        for name in ("queries", "value", "value_squares"):
-            values = self.series[f"evaluator_quality_{name}_total" + labels_of(**where)]
-            sums.append(np.array(values[at] - values[max(at - hours * 60 // self.step_minutes, 0)]))
-        mean, stderr = mean_and_stderr(*sums, design_effect=threshold("design_effect"))
-        return float(sums[0]), float(mean), float(stderr)
 
     def check(
         self,

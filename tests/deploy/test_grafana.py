@@ -108,7 +108,6 @@ INVENTORY = {
         "Mean by the day": "evaluator:quality_stderr:ratio1d",
         "Change to last week": "evaluator:quality_change:ratio1h",
         "Change to the same hour last week, with its bounds": "evaluator:quality_change_stderr",
-        "Canary minus prod, with its bounds": "evaluator:canary_change_stderr:ratio1h",
         "Overview, the largest loss first": "evaluator:quality_change:ratio1h",
         "Evidence of alarms": "evaluator_alarm_evidence_ratio",
         "Watched series, the most evidence first": "evaluator_alarm_reference_weeks",
@@ -210,7 +209,6 @@ def test_curves_say_which_is_which():
 
 
 RED = {
-    ("quality", "Change to last week"): -threshold("quality_tolerance"),
     ("pipeline", "Unread records of a task"): threshold("lag_limit"),
     ("pipeline", "Oldest watermark"): threshold("watermark_age_limit_seconds"),
     ("learning", "Buffered queries"): MOST_WAITING,
@@ -234,7 +232,6 @@ def test_a_panel_turns_red_where_an_alert_would_fire():
     ("name", "title", "number"),
     [
         ("quality", "Delay of judgments", "judgment_delay_limit_seconds"),
-        ("quality", "Canary minus prod, with its bounds", "quality_tolerance"),
         ("quality", "Share of bad queries", "bad_share_burn"),
         ("quality", "Judgments without a ranking", "orphan_share_limit"),
         ("pipeline", "Dead letters by reason", "dead_letter_share_limit"),

@@ -54,6 +54,7 @@ def demo(said, tmp_path_factory) -> Iterator[str]:
         *("--set", "histogram_measures=ndcg@10", "--set", "max_store_bytes=1000000000"),
         *("--set", "segments=locale", "--set", "segment_levels=locale=de"),
         *("--set", "alarm_pairs=served-bm25", "--set", "alarm_objectives=ndcg@10=0.3"),
+        *("--set", "alarm_variants=canary-prod"),
         *("--set", f"state_dir={tmp_path_factory.mktemp('state')}"),
     ]
     with said.open("wb") as log:

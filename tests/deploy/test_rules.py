@@ -1,7 +1,7 @@
 """The rules for Prometheus: each alert fires on its fault, and is silent on everything else."""
 
 import re
-from math import hypot, inf, nan
+from math import inf, nan
 from pathlib import Path
 
 import pytest
@@ -164,7 +164,6 @@ FAULT = 3 * 60
 
 FAULTS = [
     ("EvaluatorBadQueries", "bad"),
-    ("EvaluatorCanaryWorse", "canary"),
     ("EvaluatorCheckpointStale", "no-checkpoints"),
     ("EvaluatorDeadLetters", "malformed"),
     ("EvaluatorInputClockAhead", "clock-ahead"),
@@ -220,7 +219,7 @@ def with_pipeline_faults() -> World:
     jobs = (
         *("fine", "restarts", "stops", "restores", "orphans", "few-orphans", "malformed"),
         *("few-malformed", "stalls", "lags", "silent-log", "late-judgments", "not-ready"),
-        *("unowned", "canary", "same-canary", "evaluator", "shop/evaluator"),
+        *("unowned", "evaluator", "shop/evaluator"),
         *("bad", "some-bad", "bad-for-ten-minutes", "short", "kept-for-ever"),
         *("clock-ahead", "clock-nearly-ahead", "out-of-order", "few-out-of-order"),
         *("no-checkpoints", "nothing-to-checkpoint", "quarantined", "quarantined-at-start"),
@@ -260,8 +259,6 @@ def with_pipeline_faults() -> World:
     for job, share in (("bad", 0.6), ("some-bad", 0.3)):
         world.values(job, [50] * MINUTES, then(0.08, share))
     world.values("bad-for-ten-minutes", [50] * MINUTES, steps((0.08, 280), (0.99, 10), (0, 10)))
-    for job, mean in (("canary", 0.6), ("same-canary", 0.8)):
-        world.quality(job, [20] * MINUTES, then(0.8, mean), variant="canary")
     world.values("restarts", [50] * MINUTES, [0.3] * MINUTES)
     world.begin_anew("restarts", FAULT + 5)
     return world
@@ -270,8 +267,6 @@ def with_pipeline_faults() -> World:
 @pytest.mark.promtool
 def test_from_the_first_hour_on_exactly_the_faults_are_told(tmp_path):
     world = with_pipeline_faults()
-    _, prod, stderr_prod = world.window("canary", MINUTES)
-    _, canary, stderr_canary = world.window("canary", MINUTES, variant="canary")
     code, said = world.check(
         tmp_path / "tests.yml",
         firing={
@@ -282,14 +277,6 @@ def test_from_the_first_hour_on_exactly_the_faults_are_told(tmp_path):
             "5h": FAULTS,
         },
         alert_rule_test=[
-            told(
-                "EvaluatorCanaryWorse",
-                "5h",
-                {"job": "canary", "model": "ranker", **SERVED},
-                summary="ndcg@10 of the canary of ranker differs from prod by"
-                f" {canary - prod:.3f} within an hour"
-                f" (standard error {hypot(stderr_prod, stderr_canary):.3f}).",
-            ),
             told(
                 "EvaluatorBadQueries",
                 "5h",

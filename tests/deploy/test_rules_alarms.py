@@ -1,5 +1,6 @@
 """Rules on the latched state of alarms: one of each kind, and what mutes them."""
 
+import re
 from itertools import product
 
 import pytest
@@ -21,6 +22,7 @@ LABELS = {
 KINDS = {
     "EvaluatorQualityAlarm": {},
     "EvaluatorPairAlarm": {"kind": "pair", "ranker": "served-bm25"},
+    "EvaluatorVariantsAlarm": {"kind": "variants", "variant": "canary-prod"},
     "EvaluatorObjectiveAlarm": {"kind": "constant"},
     "EvaluatorCoverageAlarm": {"measure": "coverage", "ranker": ""},
 }
@@ -73,11 +75,26 @@ def test_each_kind_has_its_alert_while_its_alarm_is_on(world, tmp_path):
             ("level", level, ", locale=de,"),
         )
     ]
+    canary = told(
+        "EvaluatorVariantsAlarm",
+        "30m",
+        {
+            "job": "EvaluatorVariantsAlarm-on",
+            **{
+                name: of for name, of in {**LABELS, **KINDS["EvaluatorVariantsAlarm"]}.items() if of
+            },
+        },
+        summary="The difference canary-prod of ndcg@10 of gamma (served) is 0.571, and 0 is"
+        " expected in the same hours, since 1970-01-01 00:20:00 +0000 UTC; evidence now 1.7 times"
+        " the limit of an alarm.",
+        description="`evaluator alarms list` has its onset. It ends when the first variant has had"
+        " no query for a day.",
+    )
     code, said = world.check(
         tmp_path / "tests.yml",
         # it is kept for ten minutes after its end, as a new leader may need some
         firing={"15m": [], "30m": firing, "45m": firing, "55m": []},
-        alert_rule_test=[together(*expected)],
+        alert_rule_test=[together(*expected), canary],
     )
     assert code == 0, said
 
@@ -99,6 +116,10 @@ def test_the_whole_mutes_its_parts_and_no_other():
         " ".join([*rule["source_matchers"], *rule["target_matchers"]]) for rule in rules
     )
     assert all(name in alerts for name in KINDS)
-    assert [name for name in KINDS if name in named] == [*KINDS][:3]  # the coverage mutes nothing
-    for rule, label in product(rules, ("job", "model", "variant", "measure")):
+    assert [name for name in KINDS if name in named] == [*KINDS][:4]  # the coverage mutes nothing
+    for rule, label in product(rules, ("job", "model", "measure")):
         assert label in rule["equal"]
+    *of_one_variant, of_two = rules
+    assert all("variant" in rule["equal"] for rule in of_one_variant)
+    (both,) = re.findall(r'variant="([^"]+)"', " ".join(of_two["source_matchers"]))
+    assert f'variant="{both.partition("-")[0]}"' in of_two["target_matchers"]

@@ -48,28 +48,6 @@ def test_bad_queries_count_for_what_is_sure_enough_and_goes_on(world, tmp_path):
 
 
 @pytest.mark.promtool
-def test_a_canary_is_compared_where_both_have_enough_queries(world, tmp_path):
-    for job, prod, canary, mean in (
-        ("worse", 50, 20, 0.6),
-        ("worse-and-restarts", 50, 20, 0.6),
-        ("alike-and-restarts", 50, 20, 0.8),
-        ("few-of-the-canary", 50, 3, 0.4),
-        ("few-of-prod", 3, 20, 0.4),
-        ("canary-gets-nothing", 50, 0, 0.4),
-        ("prod-gets-nothing", 0, 20, 0.4),
-        ("nobody-gets-anything", 0, 0, 0.4),
-    ):
-        world.quality(job, [prod] * N, [0.8] * N)
-        queries = then(canary or 20, canary)
-        world.quality(job, queries, then(0.8, mean), variant="canary")
-    for job in ("worse-and-restarts", "alike-and-restarts"):
-        world.begin_anew(job, ANEW, variant="canary")
-    worse = [("EvaluatorCanaryWorse", job) for job in ("worse", "worse-and-restarts")]
-    code, said = world.check(tmp_path / "tests.yml", firing=dict.fromkeys(MOMENTS, worse))
-    assert code == 0, said
-
-
-@pytest.mark.promtool
 def test_judgments_and_messages_count_when_there_are_enough(world, tmp_path):
     for job, judgments, late in (
         ("late", 50, then(0, 0.4)),
@@ -117,26 +95,6 @@ def test_a_task_that_restores_is_not_stale(world, tmp_path):
         world.put("evaluator_input_position", range(0, 25 * N + 1, 25), **where)
     stale = [("EvaluatorCheckpointStale", "stale"), ("EvaluatorWatermarkStale", "stale")]
     code, said = world.check(tmp_path / "tests.yml", firing=dict.fromkeys(MOMENTS, stale))
-    assert code == 0, said
-
-
-@pytest.mark.promtool
-def test_a_watched_measure_that_nobody_measures_is_told(tmp_path):
-    world = World(step_minutes=1, n=60)
-    world.healthy("fine")
-    world.drop("evaluator_quality", measure="ndcg@10")
-    world.quality("fine", [50] * 60, [0.8] * 60, measure="mrr")
-    unwatched = [("EvaluatorNothingWatched", ""), ("EvaluatorBadQueriesUnwatched", "")]
-    expected = told(
-        "EvaluatorNothingWatched",
-        "45m",
-        {"measure": "ndcg@10"},
-        summary="Quality alerts watch ndcg@10, which no evaluator computes; number of other"
-        " measures: 1.",
-        description="Add it to the setting measures, or name another one in thresholds.yml.",
-    )
-    firing = {"20m": [], "45m": unwatched}
-    code, said = world.check(tmp_path / "tests.yml", firing=firing, alert_rule_test=[expected])
     assert code == 0, said
 
 

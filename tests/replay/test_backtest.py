@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+from dataclasses import replace
 
 import pytest
 
@@ -132,6 +133,18 @@ def test_excluded_hours_begin_no_alarm_and_are_drawn(tmp_path):
         assert not track.spans
         assert [point.excluded for point in track.points] == [n >= DROP_HOUR for n in range(HOURS)]
         assert track.watched_hours == DROP_HOUR - 2 * 168
+
+
+def test_a_level_that_is_accepted_while_an_hour_is_open_changes_no_sum(tmp_path):
+    queries = settled_world(3, hours=HOURS)
+    before = backtest(queries, tmp_path / "before")
+    (german,) = (track for track in before.tracks if track.name.level == "de")
+    at_ms = german.spans[0].on.time_ms // HOUR_MS * HOUR_MS + 5 * HOUR_MS + 2 * TICK_MS
+    command = AlarmCommand("1", "accept", {}, applied_ms=at_ms)
+    result = backtest(queries, tmp_path / "after", commands=[command])
+    assert [track.sums for track in result.tracks] == [track.sums for track in before.tracks]
+    (german,) = (track for track in result.tracks if track.name.level == "de")
+    assert [span.off_ms for span in german.spans] == [at_ms]
 
 
 def test_starts_are_spread_over_the_time_that_has_a_reference():
@@ -303,3 +316,20 @@ def test_a_page_has_the_figures_of_its_series(quiet):
         known = [point for point in track.points if point.level is not None]
         assert [v for v in series["level"] if v is not None] == [round(p.level, 5) for p in known]
         assert series["delays"][1] == [list(track.delays[0.05].hours), track.delays[0.05].n]
+
+
+def test_of_two_variants_the_first_is_lower(tmp_path):
+    rules = replace(RULES, levels=(), variants=(("canary", "prod"),))
+    queries = [
+        query._replace(variant="prod" if number % 3 else "canary")
+        for number, query in enumerate(settled_world(8, hours=HOURS, drop_hour=NEVER))
+    ]
+    result = backtest(queries, tmp_path / "sorted", rules=rules)
+    (track,) = [track for track in result.tracks if track.name.kind == "variants"]
+    assert track.name.variant == "canary-prod"
+    assert track.spans == []
+    assert track.n_queries > 4_000  # of both
+    assert track.points[-1].expected == pytest.approx(0.0)
+    (found, n) = track.delays[0.1]
+    assert len(found) == n == 8
+    assert max(found) < 24

@@ -29,6 +29,7 @@ _ALARMS: Final = {
     "own": ("EvaluatorQualityAlarm", "is lower than its past weeks explain"),
     "pair": ("EvaluatorPairAlarm", "is lower than its past weeks explain"),
     "constant": ("EvaluatorObjectiveAlarm", "is below its objective"),
+    "variants": ("EvaluatorVariantsAlarm", "differs: the first variant is lower in the same hours"),
 }
 
 

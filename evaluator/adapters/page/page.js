@@ -48,7 +48,7 @@ const REASONS = {
 
 /** The alerts at whose limits a tile turns amber (warning) or red (critical). */
 const TILE_ALERTS = {
-  Alarms: ["EvaluatorQualityAlarm", "EvaluatorPairAlarm", "EvaluatorObjectiveAlarm"],
+  Alarms: ["EvaluatorQualityAlarm", "EvaluatorPairAlarm", "EvaluatorVariantsAlarm", "EvaluatorObjectiveAlarm"],
   "Judged share": ["EvaluatorCoverageAlarm", "EvaluatorNoJudgments"],
   Orphans: ["EvaluatorOrphans"],
   Open: ["EvaluatorMemoryHigh", "EvaluatorDiskLow", "EvaluatorStoreNearLimit"],
@@ -530,7 +530,7 @@ const SERIES_LABELS = ["model", "variant", "ranker", "measure", "segment", "leve
 
 function alarmState(series) {
   if (series.alarm) return series.alarm.acknowledged ? "acknowledged" : "on";
-  return series.kind !== "constant" && !series.reference_weeks_ms.length ? "no reference" : "off";
+  return ["own", "pair"].includes(series.kind) && !series.reference_weeks_ms.length ? "no reference" : "off";
 }
 
 function showAlarms() {

@@ -36,12 +36,16 @@ class Look(NamedTuple):
 
 
 class Hour(NamedTuple):
-    """An hour as windows see it: without queries if it is excluded."""
+    """An hour as windows see it: without queries if it is excluded.
+
+    What is expected of it may vary by chance too, as much as *further* queries of the series.
+    """
 
     queries: int
     values: int  # in units of 2^-40
     residual: float
     excluded: bool
+    further: float = 0.0
 
 
 def hours_before(
@@ -56,6 +60,26 @@ def hours_before(
             continue
         expected = sums.queries * reference.profile[hour_of_week(hour)]
         found.append(Hour(sums.queries, sums.values, sums.value - expected, False))
+    return found
+
+
+def hours_beside(
+    first: HourlySums, second: HourlySums, ratio: float, left_out: Container[int], last: int, n: int
+) -> list[Hour]:
+    """The hours of *first* as `hours_before`; the mean of *second* in the same hour is expected.
+
+    Hours that only one of both has are empty. *ratio* is the variance of a query of *second* by
+    that of one of *first*.
+    """
+    found = []
+    for hour in range(last, last - n, -1):
+        one, other = first.of(hour), second.of(hour)
+        if hour in left_out or not one.queries or not other.queries:
+            found.append(Hour(0, 0, 0.0, hour in left_out))
+            continue
+        share = one.queries / other.queries
+        further = ratio * share * one.queries
+        found.append(Hour(one.queries, one.values, one.value - share * other.value, False, further))
     return found
 
 
@@ -91,12 +115,15 @@ def look_at(
     for place, length in enumerate(WINDOWS):
         window = hours[:length]
         n = sum(hour.queries for hour in window)
-        if not n or reference.variance / n > MAX_VARIANCE_OF_MEAN or _is_sparse(window):
+        if not n or _is_sparse(window):
+            continue
+        chance = reference.variance / n * (1 + fsum(hour.further for hour in window) / n)
+        if chance > MAX_VARIANCE_OF_MEAN:
             continue
         change = fsum(hour.residual for hour in window) / n
         if reference.betas[place]:
             change -= reference.betas[place] * _day_before(hours[length : length + DAY_HOURS])
-        error = sqrt(reference.variance / n + reference.spreads[place] + moved)
+        error = sqrt(chance + reference.spreads[place] + moved)
         threshold = rules.thresholds[length]
         if bounded:
             threshold += _skew(threshold, reference, n, error)

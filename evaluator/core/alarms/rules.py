@@ -7,8 +7,9 @@ from typing import Final, Literal
 
 from evaluator.core.alarms.ticks import DAY_HOURS
 
-Kind = Literal["own", "constant", "pair"]
-"""The reference: the past of the series, a constant, or the past of differences of two rankers."""
+Kind = Literal["own", "constant", "pair", "variants"]
+"""The reference: the past of the series, a constant, the past of differences of two rankers, or the
+same hours of another variant."""
 
 WINDOWS: Final = (1, 6, 24, 168)
 """Lengths of the windows, in hours."""

@@ -96,6 +96,7 @@ class AlarmSeries:
     ) -> None:
         self.kind: Kind = kind
         self.hourly = HourlySums()
+        self.sums = {"": self.hourly}
         self.exclusions = Exclusions()
         self.reference: Reference | None = None
         self.alarm: Alarm | None = None
@@ -107,6 +108,11 @@ class AlarmSeries:
         self._moved = _Moved(0, 0.0)
         # The hours of the last tick, until more than the open tick changes.
         self._past: tuple[int, list[Hour]] | None = None
+
+    @property
+    def has_past(self) -> bool:
+        """Whether it is compared with its own past."""
+        return self.kind in {"own", "pair"}
 
     @property
     def evidence(self) -> float:
@@ -124,7 +130,7 @@ class AlarmSeries:
         self.exclusions.expire(hour)
         if self._week != (week := week_of(hour)):
             self._week = week
-            if self.alarm is None and self.kind != "constant":
+            if self.alarm is None and self.has_past:
                 self._refit(week)
         self.looks = self._looks(hour)
         alarm = self.alarm
@@ -134,11 +140,14 @@ class AlarmSeries:
                 return None
             self.alarm = self._latched(end_ms, min(found, key=lambda look: look.change))
             return AlarmEvent("on", end_ms, self.alarm)
-        if not any(_clears(look, alarm, end_ms) for look in self.looks):
+        if not self._is_over(alarm, end_ms):
             return None
         self.exclusions.add(alarm.onset_ms // HOUR_MS, hour + 1)
         self.alarm = self._past = None
         return AlarmEvent("off", end_ms, alarm)
+
+    def _is_over(self, alarm: Alarm, end_ms: int) -> bool:
+        return any(_clears(look, alarm, end_ms) for look in self.looks)
 
     # The reference
 
@@ -166,14 +175,20 @@ class AlarmSeries:
         That of a constant has the variance of the 168 hours up to *hour* around their own mean, at
         least MIN_VARIANCE before it is multiplied.
         """
-        if self.kind != "constant":
+        if self.has_past:
             return self.reference
+        variance = self._variance(self.hourly, hour)
+        if variance is None:
+            return None
+        return constant_reference(self._constant, variance, self._rules)
+
+    def _variance(self, sums: HourlySums, hour: int) -> float | None:
+        """The variance of one query of the week up to *hour*; None of too few queries."""
         hours = range(hour, hour - WEEK_HOURS, -1)
-        total = total_of(self.hourly.of(each) for each in hours if each not in self.exclusions)
+        total = total_of(sums.of(each) for each in hours if each not in self.exclusions)
         if total.queries < MIN_CONSTANT_QUERIES:
             return None
-        variance = max(MIN_VARIANCE, variance_of(total, total.value / total.queries))
-        return constant_reference(self._constant, CONSTANT * variance, self._rules)
+        return CONSTANT * max(MIN_VARIANCE, variance_of(total, total.value / total.queries))
 
     # Looks and alarms
 
@@ -209,12 +224,15 @@ class AlarmSeries:
     def _onset(self, hour: int, window: int, drop: float) -> int:
         """The hour since which the values are lower: the best of all sums from *hour* back.
 
-        Of equals it is the earliest, so empty hours before the fall belong to it.
+        Of equals it is the earliest, so empty hours before the fall belong to it; of two variants
+        they do not, as the first one may not have been there.
         """
         best, found, total = float("-inf"), hour, 0.0
         for back, of in enumerate(self.hours_before(hour, WEEK_HOURS + window)):
             if of.queries:
                 total += -of.residual - of.queries * drop / 2
+            elif self.kind == "variants":
+                continue
             if total >= best:
                 best, found = total, hour - back
         return found
@@ -236,8 +254,11 @@ class AlarmSeries:
         Raises NothingToDoError.
         """
         alarm, hour = self._alarm_for("accept"), hour_before(time_ms)
-        if self.kind == "constant":
-            raise NothingToDoError("an objective is a setting: change alarm_objectives instead")
+        if not self.has_past:
+            raise NothingToDoError(
+                "the series is not compared with its past, so there is no level to accept: change "
+                "alarm_objectives, or acknowledge the alarm"
+            )
         reference, onset = self.reference, alarm.onset_ms // HOUR_MS
         hours = self.hours_before(hour, min(WEEK_HOURS, hour - onset + 1))
         n = sum(of.queries for of in hours)
@@ -274,17 +295,33 @@ class AlarmSeries:
     # State
 
     def copy(self) -> "AlarmSeries":
-        """A series of its own with the same past."""
-        constant, bounded = self._constant, self._bounded
-        made = AlarmSeries(self.kind, self._rules, constant=constant, bounded=bounded)
-        made.load(self.state(), {day: self.hourly.day(day) for day in self.hourly.days()})
+        """A series of its own with the same past, as of the last closed tick."""
+        made = self._empty()
+        made.load(self.state(), self.days())
         return made
 
+    def _empty(self) -> "AlarmSeries":
+        constant, bounded = self._constant, self._bounded
+        return AlarmSeries(self.kind, self._rules, constant=constant, bounded=bounded)
+
+    def days(self) -> dict[str, dict[str, list[int]]]:
+        """The sums of all days, by the name that `changed_days` gives them."""
+        return {
+            _part(name, day): of.day(day) for name, of in self.sums.items() for day in of.days()
+        }
+
+    def changed_days(self) -> dict[str, dict[str, list[int]]]:
+        """The sums of the days that changed since the last call; {} of one without sums."""
+        changed = dict[str, dict[str, list[int]]]()
+        for name, of in self.sums.items():
+            changed |= {_part(name, day): of.day(day) for day in sorted(of.changed_days)}
+            of.changed_days.clear()
+        return changed
+
     def state(self) -> dict[str, Any]:
-        """Everything but the sums by day, as JSON stores it exactly."""
+        """Everything but the sums by day, as JSON stores it exactly, as of the last closed tick."""
         return {
             "week": self._week,
-            "units": self.hourly.open_state(),
             "excluded": [list(of) for of in self.exclusions.ranges],
             "moved": list(astuple(self._moved)),
             "alarm": None if self.alarm is None else list(self.alarm),
@@ -293,17 +330,23 @@ class AlarmSeries:
         }
 
     def load(
-        self, state: Mapping[str, Any], days: Mapping[int, Mapping[str, Sequence[int]]]
+        self, state: Mapping[str, Any], days: Mapping[str, Mapping[str, Sequence[int]]]
     ) -> None:
-        """Continues from what `state` and `HourlySums.day`, by day, returned."""
+        """Continues from what `state` and `days` returned."""
         self._week = state["week"]
-        self.hourly.load(days, state["units"])
+        for name, sums in self.sums.items():
+            of_name = [(part.rpartition("-"), hours) for part, hours in days.items()]
+            sums.load({int(day): hours for (of, _, day), hours in of_name if of == name})
         self.exclusions = Exclusions(Exclusion(*of) for of in state["excluded"])
         self._moved = _Moved(*state["moved"])
         self.alarm = None if state["alarm"] is None else Alarm(*state["alarm"])
         reference = state["reference"]
         self.reference = None if reference is None else Reference.load(reference)
         self.looks = [Look(*look) for look in state["looks"]]
+
+
+def _part(name: str, day: int) -> str:
+    return f"{name}-{day}" if name else str(day)
 
 
 def _is_usable(sums: Sequence[Sums]) -> bool:

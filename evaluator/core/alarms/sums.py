@@ -123,18 +123,12 @@ class HourlySums:
         """The days that have queries, in order."""
         return sorted({hour // DAY_HOURS for hour in self._hours})
 
-    def open_state(self) -> list[list[int]]:
-        """The units of the open tick, as JSON stores them."""
-        return [[unit, *of] for unit, of in sorted(self._open.items())]
-
-    def load(
-        self, days: Mapping[int, Mapping[str, Sequence[int]]], units: Iterable[Sequence[int]]
-    ) -> None:
-        """Loads what `day` and `open_state` returned."""
+    def load(self, days: Mapping[int, Mapping[str, Sequence[int]]]) -> None:
+        """Loads what `day` returned, by day; the open tick is empty."""
         self._hours = {
             day * DAY_HOURS + int(hour): Sums(*sums)
             for day, hours in days.items()
             for hour, sums in hours.items()
         }
-        self._open = {unit: (n, values) for unit, n, values in units}
+        self._open = {}
         self.changed_days.clear()

@@ -12,8 +12,9 @@ from typing import Any, Final, NamedTuple
 
 from evaluator.core.alarms.look import Hour
 from evaluator.core.alarms.series import Alarm, AlarmSeries, EventName, NothingToDoError
-from evaluator.core.alarms.sums import KEPT_HOURS, unit_of
+from evaluator.core.alarms.sums import KEPT_HOURS, HourlySums, unit_of
 from evaluator.core.alarms.ticks import HOUR_MS, TICK_MS, hour_before
+from evaluator.core.alarms.variants import OTHER, VariantsSeries
 from evaluator.core.online.carriers import Carrier, carriers_of
 from evaluator.core.online.ordered_merge import (
     OrderedMerge,
@@ -83,7 +84,8 @@ class AlarmWatch:
         self._templates = rules.templates()
         self._n_tasks = n_tasks
         self.series: dict[SeriesName, AlarmSeries] = {}
-        self._of_query: dict[tuple[str, str, int], AlarmSeries] = {}
+        self._of_query: dict[tuple[str, str, int], HourlySums] = {}
+        self._begun: dict[SeriesName, AlarmSeries] = {}  # of variants, with the next tick
         self._left_out: dict[SeriesName, None] = {}
         self._open_ms: int | None = None  # start of the open tick
         self._from_ms = 0  # queries before it are not counted
@@ -155,6 +157,8 @@ class AlarmWatch:
 
     def new_series(self, name: SeriesName) -> AlarmSeries:
         """A series without queries."""
+        if name.kind == "variants":
+            return VariantsSeries(self._rules.alarms)
         constant = dict(self._rules.objectives).get(name.measure, 0.0)
         bounded = name.measure not in self._rules.unbounded
         return AlarmSeries(name.kind, self._rules.alarms, constant=constant, bounded=bounded)
@@ -214,22 +218,36 @@ class AlarmWatch:
     def _add_units(
         self, model: str, variant: str, place: int, units: Iterable[tuple[int, int, int]]
     ) -> None:
-        series = self._of_query.get((model, variant, place))
-        if series is None:
-            series = self._series_of((model, variant), self._templates[place])
-            if series is None:
+        sums = self._of_query.get((model, variant, place))
+        if sums is None:
+            sums = self._sums_of(model, variant, self._templates[place])
+            if sums is None:
                 return
-            self._of_query[model, variant, place] = series
+            self._of_query[model, variant, place] = sums
         for unit, queries, value_units in units:
-            series.hourly.add(unit, value_units, queries)
+            sums.add(unit, value_units, queries)
 
-    def _series_of(self, labels: tuple[str, str], template: Template) -> AlarmSeries | None:
-        """The series, created if there is room."""
-        at = template.ranker, template.measure, template.segment, template.level
-        name = SeriesName(*labels, *at, template.kind)
-        if name in self.series:
-            return self.series[name]
-        if len(self.series) >= self._rules.alarms.max_series:
+    def _sums_of(self, model: str, variant: str, template: Template) -> HourlySums | None:
+        """The sums that a query belongs to; its series is created if there is room.
+
+        A series of two variants begins with the tick after the first query of its first variant, so
+        that the order of queries within a tick changes nothing.
+        """
+        name, is_second = template.name(model, variant), variant in template.variants[1:]
+        series = self.series.get(name)
+        if series is None and name not in self._begun and not is_second:
+            series = self._created(name)
+            if series is not None and template.variants:
+                self._begun[name] = series
+            elif series is not None:
+                self._insert({name: series})
+        if series is None or name in self._begun:
+            return None
+        return series.sums[OTHER] if is_second else series.hourly
+
+    def _created(self, name: SeriesName) -> AlarmSeries | None:
+        """A new series, if there is room."""
+        if len(self.series) + len(self._begun) >= self._rules.alarms.max_series:
             if len(self._left_out) < MAX_LEFT_OUT:
                 self._left_out[name] = None
             return None
@@ -237,8 +255,10 @@ class AlarmWatch:
         for of in self._excluded:
             if of.is_for(name):
                 made.exclude(of.applied_ms, of.from_ms, of.to_ms)
-        self.series = dict(sorted([*self.series.items(), (name, made)], key=_first))
         return made
+
+    def _insert(self, series: Mapping[SeriesName, AlarmSeries]) -> None:
+        self.series = dict(sorted([*self.series.items(), *series.items()], key=_first))
 
     def _tick(self, end_ms: int, result: WatchResult) -> None:
         result.n_ticks += 1
@@ -260,6 +280,9 @@ class AlarmWatch:
         result.events += sorted(events, key=attrgetter("series"))  # of one series in their order
         for old in list(self._executed)[:-MAX_COMMANDS]:
             del self._executed[old]
+        if self._begun:
+            self._insert(self._begun)
+            self._begun = {}
 
     # Operator commands
 
@@ -288,9 +311,11 @@ class AlarmWatch:
 
     def _unverifiable(self, name: SeriesName) -> str:
         """The cause why values may not be comparable: the coverage has an alarm."""
-        coverage = SeriesName(name.model, name.variant, "", COVERAGE, "", "", "own")
-        of = self.series.get(coverage)
-        return COVERAGE if name != coverage and of is not None and of.alarm is not None else ""
+        both = {"-".join(variants): variants for variants in self._rules.variants}
+        variants = both.get(name.variant, ()) if name.kind == "variants" else (name.variant,)
+        shares = [SeriesName(name.model, of, "", COVERAGE, "", "", "own") for of in variants]
+        found = [self.series.get(share) for share in shares if share != name]
+        return COVERAGE if any(of is not None and of.alarm is not None for of in found) else ""
 
     def _carried_by(self, name: SeriesName, alarm: Alarm | None) -> tuple[Carrier, ...]:
         """The levels that carry most of a drop, the largest share first, of the segment that

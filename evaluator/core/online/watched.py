@@ -13,7 +13,10 @@ COVERAGE: Final = "coverage"
 
 
 class SeriesName(NamedTuple):
-    """The labels of a series. Of a pair, the ranker is `served-bm25`."""
+    """The labels of a series.
+
+    Of a pair, the ranker is `served-bm25`; of two variants, the variant is `canary-prod`.
+    """
 
     model: str
     variant: str
@@ -40,7 +43,10 @@ class AlarmCommand(NamedTuple):
 
 
 class Template(NamedTuple):
-    """A declared series of each model and variant; the difference of two *rankers* for a pair."""
+    """A declared series of each model and variant; the difference of two *rankers* for a pair.
+
+    With *variants* it is one series of each model, of queries of both.
+    """
 
     ranker: str
     measure: str
@@ -48,9 +54,18 @@ class Template(NamedTuple):
     segment: str = ""
     level: str = ""
     kind: Kind = "own"
+    variants: tuple[str, ...] = ()
+
+    def name(self, model: str, variant: str) -> SeriesName:
+        """The series of queries of a model and variant."""
+        variant = "-".join(self.variants) or variant
+        at = self.ranker, self.measure, self.segment, self.level
+        return SeriesName(model, variant, *at, self.kind)
 
     def units(self, query: SettledQuery) -> int | None:
         """The value of a query in units of 2^-40; None if it is not one of the series."""
+        if self.variants and query.variant not in self.variants:
+            return None
         if not self.rankers:
             return UNITS_PER_ONE if query.grades and not query.silent else 0
         if self.segment and query.segments.get(self.segment) != self.level:
@@ -70,6 +85,7 @@ class WatchRules:
         alarms: the rules of each series.
         measures, rankers, levels: each ranker and measure has a series, and one for each level.
         pairs: two rankers whose difference is watched.
+        variants: two variants; the first is compared with the same hours of the second.
         objectives: the lowest accepted mean of a measure of the served order.
         maturity_ms: age at which queries settle.
         unbounded: measures with values outside of [0, 1].
@@ -80,6 +96,7 @@ class WatchRules:
     rankers: tuple[str, ...] = ("served",)
     levels: tuple[tuple[str, str], ...] = ()
     pairs: tuple[tuple[str, str], ...] = ()
+    variants: tuple[tuple[str, str], ...] = ()
     objectives: tuple[tuple[str, float], ...] = ()
     maturity_ms: int = 0
     unbounded: frozenset[str] = frozenset()
@@ -93,6 +110,11 @@ class WatchRules:
                 found += [Template(ranker, measure, (ranker,), *at) for at in self.levels]
             for pair in self.pairs:
                 found.append(Template("-".join(pair), measure, pair, kind="pair"))
+            found += [
+                Template(ranker, measure, (ranker,), kind="variants", variants=variants)
+                for variants in self.variants
+                for ranker in self.rankers
+            ]
         for measure, _ in self.objectives:
             found.append(Template("served", measure, ("served",), kind="constant"))
         return [*found, Template("", COVERAGE, ())]

@@ -163,9 +163,9 @@ class AlarmState:
         found = {}
         for name, parts in documents.items():
             if {"series", "reference"} <= parts.keys():
-                state = {**parts.pop("series"), **parts.pop("reference"), "units": []}
+                state = {**parts.pop("series"), **parts.pop("reference")}
                 found[name] = watch.new_series(name)
-                found[name].load(state, {int(day): hours for day, hours in parts.items()})
+                found[name].load(state, parts)
         return found
 
     def written(self, watch: AlarmWatch) -> list[OutputRecord]:
@@ -179,14 +179,11 @@ class AlarmState:
         found: dict[bytes, bytes] = {_HEAD: encode_document(head)}
         for name, series in watch.series.items():
             state = series.state()
-            del state["units"]
             reference = {"reference": state.pop("reference")}
             found[_key(name, "series")] = encode_document(state)
             found[_key(name, "reference")] = encode_document(reference)
-            for number in sorted(series.hourly.changed_days):
-                day = series.hourly.day(number)
-                found[_key(name, str(number))] = encode_document(day) if day else b""
-            series.hourly.changed_days.clear()
+            for part, day in series.changed_days().items():
+                found[_key(name, part)] = encode_document(day) if day else b""
         changed = {
             key: value
             for key, value in found.items()
@@ -202,7 +199,7 @@ class AlarmState:
 
 
 def _part_of(part: str, value: bytes) -> dict[str, Any]:
-    """The record of a part of a series: `series`, `reference`, or the number of a day."""
+    """The record of a part of a series: `series`, `reference`, or the sums of a day."""
     if part in _read_part:
         return msgspec.structs.asdict(_read_part[part](value))
     day: dict[str, Any] = _read_day(value)

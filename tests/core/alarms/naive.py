@@ -183,9 +183,9 @@ class Naive:
 
     def looks(self, h, ref):
         for w in (1, 6, 24, 168):
-            hours = range(h - w + 1, h + 1)
+            hours = range(max(h - w, self.begin(h)) + 1, h + 1)
             n = sum(self.hour(k)[0] for k in hours)
-            if n == 0 or ref["s2"] / n > SE2 or self.too_few_hours(hours):
+            if n == 0 or self.chance(hours, n, ref) > SE2 or self.too_few_hours(hours):
                 continue
             D = fsum(self.lack(k, ref) for k in hours) / n
             day = range(h - w - 23, h - w + 1)
@@ -194,16 +194,29 @@ class Naive:
             if n_day and not self.too_few_hours(day):
                 P = fsum(self.lack(k, ref) for k in day) / n_day
             C = D - ref["beta"][w] * P
-            sd = sqrt(ref["s2"] / n + ref["tau2"][w] + self.moved)
+            sd = sqrt(self.chance(hours, n, ref) + ref["tau2"][w] + self.moved)
             looks = 4 * self.series * 3 * 24 * self.budget
             z = round(-NormalDist().inv_cdf(w / looks), 4)
-            if self.kind != "pair":
+            if self.kind not in ("pair", "variants"):
                 mu = ref["mu"]
                 v = max(mu * (1 - mu), 1e-3)
                 g = max(0, 2 * mu - 1) / sqrt(v) * sqrt(ref["s2"] / n / v)
                 g *= (sqrt(ref["s2"] / n) / sd) ** 3
                 z = z + (z * z - 1) * g / 6
-            yield w, C, sd, z, n, sum(self.hour(k)[1] for k in hours)
+            yield w, C, sd, z, n, self.observed(hours, n, C)
+
+    def chance(self, hours, n, ref):
+        return ref["s2"] / n
+
+    def observed(self, hours, n, change):
+        return sum(self.hour(k)[1] for k in hours) / (n * 2**40)
+
+    def gone(self, h):
+        return False
+
+    def begin(self, h):
+        """Windows begin after this hour."""
+        return h - 168
 
     # 5.
 
@@ -212,39 +225,39 @@ class Naive:
         h = (end - 1) // 3_600_000
         if self.week != (h - 96) // 168:
             self.week = (h - 96) // 168
-            if self.alarm is None and self.kind != "constant":
+            if self.alarm is None and self.kind in ("own", "pair"):
                 self.fit(self.week)
         ref = self.reference(h)
         self.evidence = 0.0
-        if ref is None:
-            return
-        looks = list(self.looks(h, ref))
+        looks = [] if ref is None else list(self.looks(h, ref))
         if looks:
             self.evidence = max(min(-C / sd / z, -C / self.tol) for _, C, sd, z, *_ in looks)
         if self.alarm is None:
             hits = [x for x in looks if x[1] / x[2] < -x[3] and x[1] <= -self.tol]
             if hits and h not in self.announced:
-                w, C, sd, _, n, V = min(hits, key=lambda x: x[1])
+                w, C, sd, _, n, observed = min(hits, key=lambda x: x[1])
                 d = -C
                 best, onset, total = None, None, 0.0
                 for k in range(h, h - 168 - w, -1):
                     if self.hour(k)[0]:
                         total += -self.lack(k, ref) - self.hour(k)[0] * d / 2
+                    elif self.kind == "variants":
+                        continue
                     if best is None or total >= best:
                         best, onset = total, k
-                observed = V / (n * 2**40)
                 self.alarm = dict(since=end, onset=onset, w=w, d=d, n=n, sd=sd, observed=observed)
                 self.alarm["evidence"] = self.evidence
                 self.events.append(("on", end, dict(self.alarm)))
             return
         d = self.alarm["d"]
+        over = self.gone(h)
         for w, C, sd, *_ in looks:
             due = end >= self.alarm["since"] + w * 3_600_000
-            if w >= 24 and due and C - 2 * sd >= -d / 2:
-                self.out |= set(range(self.alarm["onset"], h + 1))
-                self.events.append(("off", end, self.alarm))
-                self.alarm = None
-                return
+            over = over or (w >= 24 and due and C - 2 * sd >= -d / 2)
+        if over:
+            self.out |= set(range(self.alarm["onset"], h + 1))
+            self.events.append(("off", end, self.alarm))
+            self.alarm = None
 
     # the operator
 
@@ -264,3 +277,60 @@ class Naive:
         self.moved += self.ref["tau2"][24] / (len(hours) / 24) + self.ref["s2"] / n
         self.moved_hour = onset
         self.alarm = None
+
+
+class Variants(Naive):
+    """The first of two variants against the mean of the second in each hour."""
+
+    def __init__(self, tol=0.01, series=20, budget=30):
+        super().__init__("variants", tol, series, budget)
+        self.second = Naive()
+
+    def close(self, quarter):
+        super().close(quarter)
+        self.second.close(quarter)
+
+    def hour(self, h):
+        none = (0, 0, 0, 0, 0)
+        return super().hour(h) if self.second.hours.get(h, none)[0] else none
+
+    def s2(self, sums, h):
+        left = [k for k in range(h - 167, h + 1) if k not in self.out | self.announced]
+        last = [sums.hours.get(k, (0, 0, 0, 0, 0)) for k in left]
+        n, V, S, X, Y = (sum(of[k] for of in last) for k in range(5))
+        if n < 100:
+            return None
+        mu = V / 2**40 / n
+        return 1.2 * max(1e-4, (S / 2**40 - 2 * mu * (X / 2**20) + mu * mu * Y) / n)
+
+    def reference(self, h):
+        one, two = self.s2(self, h), self.s2(self.second, h)
+        if one is None or two is None:
+            return None
+        floor = 0.3 * self.tol
+        return dict(
+            s2=one,
+            ratio=two / one,
+            beta=dict.fromkeys((1, 6, 24, 168), 0.0),
+            tau2=dict.fromkeys((1, 6, 24, 168), floor * floor),
+        )
+
+    def lack(self, h, ref):
+        n, V, *_ = self.hour(h)
+        if not n:
+            return 0.0
+        n2, V2, *_ = self.second.hours[h]
+        return V / 2**40 - n / n2 * (V2 / 2**40)
+
+    def chance(self, hours, n, ref):
+        both = [(self.hour(k)[0], self.second.hours[k][0]) for k in hours if self.hour(k)[0]]
+        return ref["s2"] / n * (1 + fsum(ref["ratio"] * (a / b) * a for a, b in both) / n)
+
+    def observed(self, hours, n, change):
+        return change
+
+    def gone(self, h):
+        return not any(self.hours.get(k, (0,))[0] for k in range(h - 23, h + 1))
+
+    def begin(self, h):
+        return next((k for k in range(h - 167, h) if self.hour(k)[0]), h) - 1

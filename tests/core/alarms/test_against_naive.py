@@ -1,6 +1,7 @@
 """The series against an implementation that shares no code with it, to the last bit."""
 
 import json
+from itertools import islice
 from random import Random
 
 import pytest
@@ -8,7 +9,8 @@ import pytest
 from evaluator.core.alarms.rules import AlarmRules
 from evaluator.core.alarms.series import AlarmSeries
 from evaluator.core.alarms.sums import unit_of
-from tests.core.alarms.naive import Naive
+from evaluator.core.alarms.variants import OTHER, VariantsSeries
+from tests.core.alarms.naive import Naive, Variants
 
 TICK_MS = 900_000
 HOUR_MS = 3_600_000
@@ -70,14 +72,9 @@ def events_of(event):
     )
 
 
-def reloaded(series, kind, rules, constant):
-    """What continues from the stored state, as JSON has it."""
-    state = json.loads(json.dumps(series.state()))
-    days = {
-        number: json.loads(json.dumps(series.hourly.day(number))) for number in series.hourly.days()
-    }
-    fresh = AlarmSeries(kind, rules, constant=constant)
-    fresh.load(state, days)
+def reloaded(series, fresh):
+    """*fresh*, which continues from the stored state, as JSON has it."""
+    fresh.load(*(json.loads(json.dumps(of)) for of in (series.state(), series.days())))
     return fresh
 
 
@@ -99,15 +96,13 @@ def test_ticks_events_and_evidence_are_those_of_the_naive_one(seed):
         ):
             naive.query(time_ms, trace, units)
             series.add(unit_of(other_trace), other_units)
-            if random.random() < 0.001:
-                series = reloaded(series, kind, rules, constant)
         naive.tick(end_ms)
         event = series.tick(end_ms)
         if event is not None:
             events.append(events_of(event))
         assert series.evidence == naive.evidence
         if random.random() < 0.002:
-            series = reloaded(series, kind, rules, constant)
+            series = reloaded(series, AlarmSeries(kind, rules, constant=constant))
         draw = random.random()
         if series.alarm is not None and draw < 0.002 and kind != "constant":
             series.accept(end_ms)
@@ -119,3 +114,35 @@ def test_ticks_events_and_evidence_are_those_of_the_naive_one(seed):
             naive.announced |= set(hours)
     assert events == naive.events
     assert events
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 4])
+def test_two_variants_are_compared_as_the_naive_one_does(seed):
+    random = Random(seed)
+    tol = random.choice([0.01, 0.02])
+    rules = AlarmRules(tol)
+    series, naive = VariantsSeries(rules), Variants(tol)
+    starts = [random.randrange(100, 1_000) for _ in range(2)]
+    gone = random.randrange(800, 1_000)
+    events = []
+    for at, (end_ms, queries) in enumerate(islice(stream(seed, "own"), 1_300)):
+        worse = any(start <= at < start + 150 for start in starts)
+        share = 0.0 if gone <= at < gone + 150 else min(0.6, 0.05 + at / 1_000)
+        for time_ms, trace, value in queries:
+            is_first = random.random() < share
+            units = value // 2 if is_first and worse else value
+            (naive if is_first else naive.second).query(time_ms, trace, units)
+            (series.hourly if is_first else series.sums[OTHER]).add(unit_of(trace), units)
+        naive.tick(end_ms)
+        event = series.tick(end_ms)
+        if event is not None:
+            events.append(events_of(event))
+        assert series.evidence == naive.evidence
+        if random.random() < 0.01:
+            series = reloaded(series, VariantsSeries(rules))
+        if random.random() > 0.999:
+            series.exclude(end_ms, end_ms, end_ms + 24 * HOUR_MS)
+            naive.announced |= set(range(end_ms // HOUR_MS, -(-end_ms // HOUR_MS) + 24))
+    assert events == naive.events
+    assert {name for name, *_ in events} == {"on", "off"}

@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 
+from benchmarks.alarm_variants import VariantRuns
+from benchmarks.alarm_variants import run as run_variants
 from benchmarks.alarms import MOST_FALSE, NO_DROP, Runs, false_alarms
 from evaluator.core.alarms.rules import AlarmRules
 from evaluator.core.alarms.series import AlarmSeries
+from evaluator.core.alarms.variants import VariantsSeries
 from tests.core.alarms.worlds import FIRST_WEEK
 
 TICK_MS = 900_000
@@ -52,3 +55,42 @@ def test_all_runs_at_once_have_the_events_of_each_series(seed):
 def test_a_world_without_a_drop_has_few_false_alarms():
     world = NO_DROP["days walk 0.01, pulled back"]
     assert false_alarms(world, 1.0, n_runs=10, seed=3, weeks=8) <= MOST_FALSE
+
+
+@pytest.mark.slow
+def test_all_runs_of_two_variants_have_the_events_of_each_series():
+    rng = np.random.default_rng(3)
+    rules = AlarmRules(max_series=1)
+    runs = VariantRuns(336, 3, rules)
+    series = [VariantsSeries(rules) for _ in range(3)]
+    events = []
+    start_ms = (FIRST_WEEK * 168 + 96) * 3_600_000
+    for tick in range(4 * 336):
+        for run, of in enumerate(series):
+            is_worse = 400 <= tick < 600
+            is_gone = run == 2 and 500 <= tick < 700
+            size = (0.05, 0.1, 0.2)[run] if is_worse else 0.0
+            for place, sums in enumerate((of.hourly, of.other)):
+                n = rng.poisson((1 + tick // 300, 8)[place]) * (place or not is_gone)
+                level = 0.55 + 0.1 * np.sin(tick / 20) - (0 if place else size)
+                steps = np.round(np.clip(rng.normal(level, 0.2, n), 0, 1) * STEP).astype(np.int64)
+                squares, total = (steps * steps).sum(), steps.sum()
+                runs.sums[place, :, run, tick // 4] += (n, total, squares, total, n)
+                for unit, step in enumerate(steps.tolist()):
+                    sums.add(unit, step << 20)
+            event = of.tick(start_ms + (tick + 1) * TICK_MS)
+            if event is not None:
+                events.append((run, tick + 1, event.name == "on"))
+        runs.tick(tick)
+    assert runs.events == events
+    assert {run for run, _, on in events if on} == {0, 1, 2}
+    assert not all(on for _, _, on in events)
+
+
+@pytest.mark.slow
+def test_a_canary_with_a_rising_share_is_no_worse():
+    more = {"days": 14, "begin": 0, "n_runs": 5, "seed": 3}
+    name = "season +-0.05, the share rises from 1 % to a half"
+    assert sum(on for *_, on in run_variants(name, 1.0, drop=0.0, **more).events) <= 2
+    found = run_variants(name, 1.0, drop=0.1, **more).events
+    assert len({run for run, _, on in found if on}) == 5

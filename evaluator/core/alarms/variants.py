@@ -1,0 +1,70 @@
+"""Two variants of a model: the first is expected to have the means of the second, hour by hour."""
+
+from typing import Final
+
+from evaluator.core.alarms.look import Hour, Look, hours_beside, look_at
+from evaluator.core.alarms.reference import Reference, constant_reference
+from evaluator.core.alarms.rules import AlarmRules
+from evaluator.core.alarms.series import Alarm, AlarmEvent, AlarmSeries
+from evaluator.core.alarms.sums import HourlySums
+from evaluator.core.alarms.ticks import DAY_HOURS, WEEK_HOURS, hour_before
+
+OTHER: Final = "other"
+"""The name of the sums of the second variant."""
+
+
+class VariantsSeries(AlarmSeries):
+    """Watches the difference of two variants, from their first hour on.
+
+    Each hour of the first variant is compared with the mean of the second in the same hour, so a
+    changing share of the queries, or a level that changes by hour, is no difference. `hourly` are
+    the sums of the first variant. The alarm also ends when that has had no query for a day.
+    """
+
+    def __init__(self, rules: AlarmRules) -> None:
+        super().__init__("variants", rules, bounded=False)
+        self.other = HourlySums()
+        self._ratio = 1.0  # variance of the second variant by that of the first, at the last look
+        self.sums[OTHER] = self.other
+
+    def _empty(self) -> "VariantsSeries":
+        return VariantsSeries(self._rules)
+
+    def tick(self, end_ms: int) -> AlarmEvent | None:
+        """As of `AlarmSeries`, of both variants."""
+        self.other.close(hour_before(end_ms))
+        return super().tick(end_ms)
+
+    def _is_over(self, alarm: Alarm, end_ms: int) -> bool:
+        hour = hour_before(end_ms)
+        day = range(hour, hour - DAY_HOURS, -1)
+        is_gone = not any(self.hourly.of(each).queries for each in day)
+        return is_gone or super()._is_over(alarm, end_ms)
+
+    def _reference_at(self, hour: int) -> Reference | None:
+        """The variance is that of a query of the first variant."""
+        variance, of_other = (self._variance(of, hour) for of in (self.hourly, self.other))
+        if variance is None or of_other is None:
+            return None
+        self._ratio = of_other / variance
+        return constant_reference(0.0, variance, self._rules)
+
+    def _looks(self, hour: int) -> list[Look]:
+        """The observed figure is the difference, and 0 is expected.
+
+        Windows begin with the first variant at the earliest, or with the last week.
+        """
+        reference = self._reference_at(hour)
+        if reference is None:
+            return []
+        hours = self.hours_before(hour, WEEK_HOURS, reference)
+        while hours and not hours[-1].queries:
+            del hours[-1]
+        looks = look_at(hours, reference, self._rules, bounded=False)
+        return [look._replace(observed=look.change) for look in looks]
+
+    def hours_before(self, hour: int, n: int, reference: Reference | None = None) -> list[Hour]:
+        """As of `AlarmSeries`; what is expected of an hour is the mean of the second variant."""
+        if reference is None and self._reference_at(hour) is None:
+            return []
+        return hours_beside(self.hourly, self.other, self._ratio, self.exclusions, hour, n)
