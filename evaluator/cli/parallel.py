@@ -29,7 +29,7 @@ from evaluator.replay.writing import WrittenFiles
 MIN_BYTES: Final = 16 << 20
 MIN_RECORDS: Final = 50_000
 """What a process has to read, by default: its start takes about a second."""
-_ALONE: Final = ("samples", "openmetrics", "weights", "scorer")
+_ONE_PROCESS_OPTIONS: Final = ("samples", "openmetrics", "weights", "scorer")
 """Options that need all queries in one process."""
 
 
@@ -112,10 +112,10 @@ def plan_of(
     wanted: int | None = options.processes
     if wanted is not None and wanted < 1:
         raise UsageError(f"--processes {wanted}: give 1 or more.")
-    alone = next((name for name in _ALONE if getattr(options, name)), None)
-    if alone is not None and (wanted or 1) > 1:
-        raise UsageError(f"--{alone} is evaluated by one process: leave --processes out.")
-    if (wanted == 1 and not always) or alone is not None:
+    option = next((name for name in _ONE_PROCESS_OPTIONS if getattr(options, name)), None)
+    if option is not None and (wanted or 1) > 1:
+        raise UsageError(f"--{option} is evaluated by one process: leave --processes out.")
+    if (wanted == 1 and not always) or option is not None:
         return None
     source, _ = source_of(options, settings, read, pinned)
     bounds = asyncio.run(_bounds(source, read))

@@ -66,16 +66,17 @@ def read_rules_of(
         raise UsageError(f"--from {begin} is not before --to {end}, so the range is empty.")
     skips = skips_of(options, settings)
     schemas = _schemas_of(options, settings)
-    others = {
-        "schemas": schemas,
-        "from_ms": from_ms,
-        "to_ms": to_ms,
-        "features": features,
-        "skips": skips,
-        "stages": {} if options.samples is not None else stages_of(settings, schemas),
-        "tasks": tasks_in(getattr(options, "tasks", None)),
-    }
-    return from_settings(ReadRules, settings, **others)
+    return from_settings(
+        ReadRules,
+        settings,
+        schemas=schemas,
+        from_ms=from_ms,
+        to_ms=to_ms,
+        features=features,
+        skips=skips,
+        stages={} if options.samples is not None else stages_of(settings, schemas),
+        tasks=tasks_in(getattr(options, "tasks", None)),
+    )
 
 
 def tasks_in(text: str | None) -> tuple[int, ...] | None:

@@ -26,9 +26,9 @@ from evaluator.wire.records import OutputRecord
 
 MAX_SHARDS: Final = 1_000
 """Directories of one merge, all of which are open at once."""
-_OF_PARTS: Final = frozenset(("skips", "learning"))
-"""Settings that may differ."""
-_NEVER_IMPLIED: Final = frozenset(("alarms", "scorers"))
+_MAY_DIFFER: Final = frozenset(("skips", "learning"))
+"""Settings that may differ between the parts of a merge."""
+_MISSING_IF_OFF: Final = frozenset(("alarms", "scorers"))
 """Settings that are not part of the meaning, and missing if they are off."""
 
 
@@ -191,7 +191,7 @@ def _require_apart(shards: Sequence[Shard]) -> None:
 def _require_alike(first: Shard, other: Shard) -> None:
     mine, others = first.manifest.settings, other.manifest.settings
     same_meaning = first.manifest.meaning == other.manifest.meaning
-    compared = {*(mine.keys() & others.keys()), *_NEVER_IMPLIED} - _OF_PARTS
+    compared = {*(mine.keys() & others.keys()), *_MISSING_IF_OFF} - _MAY_DIFFER
     differing = sorted(name for name in compared if mine.get(name) != others.get(name))
     if same_meaning and not differing:
         return
