@@ -21,7 +21,7 @@ METHODS = (
     ("evaluator.core.settle.evaluate", "Evaluator", "evaluations", "receive: evaluations"),
     ("evaluator.core.engine.expiry", "Expiry", "settle", "receive: settle"),
     ("evaluator.worker.task_state", "TaskState", "commit", "store: gather"),
-    ("evaluator.adapters.rocksdb", "RocksBatch", "write", "store: write"),
+    ("evaluator.adapters.rocksdb.store", "RocksBatch", "write", "store: write"),
     ("evaluator.core.engine.engine", "Engine", "_fire_timers", "receive: timers"),
     ("evaluator.core.engine.engine", "Engine", "tally", "tally"),
     ("evaluator.core.join.keys", "Keys", "start_queries", "receive: hold"),

@@ -65,7 +65,7 @@ from evaluator.wire.native import library as wire_library
 from evaluator.wire.outputs.encoding import totals_document
 from evaluator.wire.outputs.sizes import OVERSIZE_OUTPUT
 from evaluator.wire.records import LEADER_OUTPUTS, SCHEMAS, WRITTEN
-from evaluator.worker import Wire, Worker, WorkerSettings
+from evaluator.worker import StoreSnapshots, Wire, Worker, WorkerSettings
 
 if TYPE_CHECKING:
     from evaluator.leader import Leader
@@ -103,6 +103,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
             stages=stages_of(settings, schemas),
             accept_loss=options.accept_loss,
             skips=skips,
+            snapshots=_snapshots_of(states, settings),
         )
         leader = _leader_of(connection, settings) if settings.leads else None
         views = ProcessViews(worker, settings, health=health, leader=leader)
@@ -117,6 +118,20 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         return asyncio.run(serve(work, worker.stop, views, settings, options))
     finally:
         states.release()
+
+
+def _snapshots_of(states: RocksStateDirectory, settings: Settings) -> StoreSnapshots | None:
+    """The snapshots of the stores; None if they are off. Raises SourceUnusable."""
+    if settings.snapshot_url is None:
+        return None
+    from evaluator.adapters.files.snapshots import SnapshotFolder  # noqa: PLC0415 - an extra
+
+    return StoreSnapshots(
+        SnapshotFolder(settings.snapshot_url, max_store_bytes=settings.max_store_bytes),
+        states,
+        interval_ms=settings.snapshot_interval_ms,
+        fingerprint=fingerprint_of(settings),
+    )
 
 
 def leader(options: argparse.Namespace, settings: Settings) -> int:
@@ -190,6 +205,7 @@ def new_worker(
     stages: Stages | None = None,
     accept_loss: bool = False,
     skips: Skips = MappingProxyType({}),
+    snapshots: StoreSnapshots | None = None,
 ) -> Worker:
     """The worker of these settings."""
     measures, fingerprint = measure_set(settings), fingerprint_of(settings)
@@ -211,7 +227,13 @@ def new_worker(
         counts_positions=settings.silence == "zero",
     )
     make = partial(new_engine, settings, measures, max_bytes=settings.memory_tier_bytes)
-    return Worker(source, sink, states, new_engine=make, wire=wire, settings=worker_settings)
+    return Worker(
+        *(source, sink, states),
+        new_engine=make,
+        wire=wire,
+        settings=worker_settings,
+        snapshots=snapshots,
+    )
 
 
 def stop_on_signals(stop: Callable[[], None]) -> None:

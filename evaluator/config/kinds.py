@@ -251,6 +251,10 @@ PAIRS = Kind(f"up to {MAX_TEXTS} RANKER-RANKER, a list or with commas; or none",
 VARIANTS = Kind(f"up to {MAX_TEXTS} VARIANT-VARIANT, a list or with commas; or none", _read_pairs)
 PATH = text(r"[^\0]+", "a path")
 URL = text(r"https?://[^\s\"<>]+", "an address that begins with http:// or https://")
+FOLDER_URL = text(
+    r"(file|s3|gs|abfs|abfss)://[^\s?#:]+",
+    "file://, s3://, gs:// or abfs:// and a folder, without a password",
+)
 LINE = text(r"[^\0\r\n]+", "a text of one line")
 _NAME = r"[a-zA-Z0-9._-]{1,249}"
 _CHARACTERS = "1 to 249 of the characters a-z A-Z 0-9 . _ -"

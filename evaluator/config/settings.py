@@ -8,6 +8,7 @@ from typing import Any
 from evaluator.config.checks import check
 from evaluator.config.kinds import (
     DURATION,
+    FOLDER_URL,
     LEVELS,
     LINE,
     MEASURES,
@@ -475,6 +476,15 @@ class Settings:
         DURATION,
         "least time between two checkpoints of a task; after one of n x 512 KiB n times as long, "
         "at most 5 minutes",
+    )
+    snapshot_url: str | None = _state(
+        None,
+        optional(FOLDER_URL),
+        "folder for [snapshots](snapshots.md) of the stores of tasks, for all workers of a group",
+        example="s3://bucket/evaluator",
+    )
+    snapshot_interval_ms: int = _state(
+        300_000, integer(1_000), "wall-clock time between two snapshots of a task"
     )
 
     security_protocol: str = _kafka(

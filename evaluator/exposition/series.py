@@ -97,6 +97,14 @@ restore_left gauge task
     Offsets of both logs that a restoring task has still to read.
 quarantined_stores counter task
     Stores and checkpoint records that could not be used; tasks were rebuilt.
+snapshot_timestamp_seconds gauge task
+    Wall clock of the last snapshot of a store, at first of the take-over; absent without snapshots.
+snapshot_size_bytes gauge task
+    Size of the last snapshot of a store; 0 before the first.
+snapshot_bytes counter direction
+    Bytes of snapshots that were written and fetched; files that were there are not counted.
+snapshot_failures counter operation
+    Snapshots that could not be written or fetched.
 rebalances counter
     Assignments of tasks by the group.
 commits counter outcome

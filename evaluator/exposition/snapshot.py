@@ -30,6 +30,13 @@ class TaskView:
     checkpoint_bytes: int = 0
 
 
+class StoreSnapshot(NamedTuple):
+    """The last snapshot of the store of a task; before the first the time is its take-over."""
+
+    written_ms: int  # wall clock; display only
+    n_bytes: int
+
+
 class Resources(NamedTuple):
     """Limits, free space and use in bytes; None without a limit or if unknown."""
 
@@ -52,7 +59,9 @@ class Snapshot:
 
     `counters` are the counts of committed work of this process; each is at least that of an earlier
     snapshot. `exemplars` have the keys of counters. `process_counts` are events of the process:
-    ("rebalances",), ("commits", outcome), ("quarantined_stores", task). `skew_ms` is how far the
+    ("rebalances",), ("commits", outcome), ("quarantined_stores", task), ("snapshot_failures",
+    operation), ("snapshot_bytes", direction). `store_snapshots` are those of the tasks, if they are
+    on. `skew_ms` is how far the
     clock of this machine is ahead of the broker's, None if that is unknown.
     """
 
@@ -62,6 +71,7 @@ class Snapshot:
     exemplars: Mapping[Path, Exemplar] = field(default_factory=dict)
     process_counts: Tally = field(default_factory=dict)
     skew_ms: int | None = None
+    store_snapshots: Mapping[int, StoreSnapshot] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[TaskView]:
         return iter(self.tasks)

@@ -2,5 +2,6 @@
 
 from evaluator.worker.loop import Worker
 from evaluator.worker.settings import Wire, WorkerSettings
+from evaluator.worker.store_snapshots import StoreSnapshots
 
-__all__ = ["Wire", "Worker", "WorkerSettings"]
+__all__ = ["StoreSnapshots", "Wire", "Worker", "WorkerSettings"]

@@ -25,6 +25,7 @@ from evaluator.worker.lifecycle import Lifecycle, WorkerState
 from evaluator.worker.monitoring import HeapTrimmer, Stages
 from evaluator.worker.ownership import NewEngine, Ownership
 from evaluator.worker.settings import Emission, Wire, WorkerSettings
+from evaluator.worker.store_snapshots import StoreSnapshots
 from evaluator.worker.task import Task, next_reads
 
 COMMIT_INTERVAL_SECONDS: Final = 0.15
@@ -45,6 +46,7 @@ class Worker:
         new_engine: creates the engine of a task.
         wire: decodes inputs and encodes outputs.
         settings: see docs/settings.md.
+        snapshots: of the stores, if they are on.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Worker:
         new_engine: NewEngine,
         wire: Wire,
         settings: WorkerSettings,
+        snapshots: StoreSnapshots | None = None,
     ) -> None:
         self._source = source
         self._sink = sink
@@ -63,8 +66,13 @@ class Worker:
         self._max_poll_records = settings.max_poll_records
         self._heartbeats = Heartbeats(source, enabled=settings.heartbeats)
         self._ownership = Ownership(
-            source, states, new_engine=new_engine, wire=wire, settings=settings
+            *(source, states),
+            new_engine=new_engine,
+            wire=wire,
+            settings=settings,
+            snapshots=snapshots,
         )
+        self._snapshots = snapshots
         self._lifecycle = Lifecycle()
         self._connectivity = Connectivity(max_wait_ms=settings.heartbeat_outage_wait_ms)
         self._heap = HeapTrimmer()
@@ -157,7 +165,8 @@ class Worker:
 
     @property
     def _reached_first_ends(self) -> bool:
-        return all(task.reached_first_ends for task in self._tasks.values())
+        reached = all(task.reached_first_ends for task in self._tasks.values())
+        return reached and not self._ownership.fetching
 
     async def _turn(self) -> None:
         """One turn: connect, hand over, take over, or read and process a batch."""
@@ -170,6 +179,7 @@ class Worker:
             await self._hand_over()
             await self._source.poll([], max_records=1, timeout_ms=0)  # lets the group continue
             return
+        self._ownership.open_fetched()
         assignment = self._source.assignment
         if assignment is not None and assignment.generation != self._ownership.generation:
             await self._take_over(assignment)
@@ -247,6 +257,8 @@ class Worker:
             return
         if await self._emissions.acknowledged():
             await self._commit()
+            if self._snapshots is not None and self.place is not None and not self._refused:
+                self._snapshots.write_due(self._tasks, self.place.cluster)
 
     async def _commit(self) -> None:
         """Commits acknowledged outputs to the stores and the group, and publishes a snapshot.
@@ -305,10 +317,14 @@ class Worker:
         wall_ms = time.time_ns() // 1_000_000
         self._snapshot = Snapshot(
             *(tuple(views), GroupedTally(dict(self._counters)), wall_ms, self._exemplars),
-            process_counts=dict(self._ownership.counts),
+            process_counts=self._process_counts(),
             skew_ms=self._heartbeats.clock.skew_ms,
+            store_snapshots=dict(self._snapshots.written) if self._snapshots else {},
         )
         self._heap.update(sum(view.memory_tier_bytes for view in views))
+
+    def _process_counts(self) -> dict[tuple[str, ...], int]:
+        return {**self._ownership.counts, **(self._snapshots.counts if self._snapshots else {})}
 
     # Ownership
 
@@ -336,15 +352,16 @@ class Worker:
         self._finish_restoring()
         shown = {view.task: view for view in self._snapshot if view.task in kept}
         tasks = [shown.get(n) or task.view(task.tally()) for n, task in sorted(self._tasks.items())]
-        counts = dict(self._ownership.counts)
-        self._snapshot = replace(self._snapshot, tasks=tuple(tasks), process_counts=counts)
+        self._snapshot = replace(
+            self._snapshot, tasks=tuple(tasks), process_counts=self._process_counts()
+        )
 
     def _finish_restoring(self) -> None:
         for number, task in self._tasks.items():
             if task.finish_restoring():
                 log.info("task_restored", task=number, positions=dict(task.positions))
-        restoring = self.state is WorkerState.RESTORING
-        if restoring and not any(task.restoring for task in self._tasks.values()):
+        restoring = any(task.restoring for task in self._tasks.values())
+        if self.state is WorkerState.RESTORING and not restoring and not self._ownership.fetching:
             self._lifecycle.to(WorkerState.RUNNING)
 
     # The end
@@ -365,6 +382,8 @@ class Worker:
         for outcome in await asyncio.gather(*closing, return_exceptions=True):
             if outcome is not None:
                 log.warning("closed_badly", error=repr(outcome))
+        if self._snapshots is not None:
+            self._snapshots.close()
         self._ownership.close()
         since = self._first_read_at
         log.info(

@@ -3,7 +3,6 @@
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Final, Protocol
 
@@ -12,7 +11,7 @@ import structlog
 from evaluator.core.engine.engine import Engine
 from evaluator.core.event_time.clock import MAX_TIMESTAMP_MS
 from evaluator.core.join.changes import Checkpoint, DiskTier, Head, LogId, Origin, StoredTask
-from evaluator.core.types.records import LOGS, Log
+from evaluator.core.types.records import LOGS
 from evaluator.core.types.skips import between, merged
 from evaluator.ports import (
     Assignment,
@@ -25,12 +24,14 @@ from evaluator.ports import (
 )
 from evaluator.wire.reading import refused_as
 from evaluator.wire.state.checkpoint import CheckpointUnreadable, checkpoint_key, decode_checkpoint
+from evaluator.wire.state.snapshots import SnapshotFailed
 from evaluator.wire.state.task_rows import SettingsChanged, StateDamaged
 from evaluator.worker.monitoring import ValueHistograms
 from evaluator.worker.origins import Origins
 from evaluator.worker.settings import Wire, WorkerSettings
+from evaluator.worker.store_snapshots import MUCH_OLDER, StoreSnapshots, place_of
 from evaluator.worker.task import Task
-from evaluator.worker.task_state import TaskState
+from evaluator.worker.task_state import OpenedTask, TaskState
 
 _ATTEMPTS: Final = 2
 
@@ -41,44 +42,6 @@ class NewEngine(Protocol):
     """Creates the engine of a task with this disk tier."""
 
     def __call__(self, task: int, *, disk_tier: DiskTier) -> Engine: ...
-
-
-@dataclass(frozen=True, slots=True)
-class OpenedTask:
-    """An open store and the engine that loaded it; *stored* and *seconds* are None if empty.
-
-    `seconds` is how long the load took.
-    """
-
-    state: TaskState
-    engine: Engine
-    stored: StoredTask | None
-    seconds: float | None
-
-    def unread_logs(self, begins: Mapping[Partition, int]) -> list[Log]:
-        """The logs with a next record that expired before this state read it."""
-        if self.stored is None:
-            return []
-        positions = self.stored.head.positions
-        return [name for name in LOGS if positions[name] < begins[name, self.engine.task]]
-
-    def needs_checkpoint(
-        self, begins: Mapping[Partition, int], committed: Mapping[Partition, Committed]
-    ) -> bool:
-        """Whether the store is empty, behind the group or behind the beginning of a log."""
-        if self.stored is None or self.unread_logs(begins):
-            return True
-        commits = {name: committed.get((name, self.engine.task)) for name in LOGS}
-        positions = self.stored.head.positions
-        return any(each is None or each.offset > positions[name] for name, each in commits.items())
-
-    def is_behind(self, checkpoint: Checkpoint, begins: Mapping[Partition, int]) -> bool:
-        """Whether the checkpoint is further in every log of `unread_logs`."""
-        if self.stored is None:
-            return False
-        unread, positions = self.unread_logs(begins), self.stored.head.positions
-        further = all(checkpoint.head.positions[name] > positions[name] for name in unread)
-        return bool(unread) and further
 
 
 class Ownership:
@@ -97,6 +60,7 @@ class Ownership:
         new_engine: NewEngine,
         wire: Wire,
         settings: WorkerSettings,
+        snapshots: StoreSnapshots | None = None,
     ) -> None:
         self.tasks: dict[int, Task] = {}
         self.generation = 0
@@ -104,6 +68,7 @@ class Ownership:
         self.counts: Counter[tuple[str, ...]] = Counter()  # `Snapshot.process_counts`
         self._source = source
         self._states = states
+        self._snapshots = snapshots
         self._new_engine = new_engine
         self._wire = wire
         self._settings = settings
@@ -122,7 +87,18 @@ class Ownership:
         if assignment is not None and not self.is_current:
             return [f"taking over tasks {sorted(assignment.tasks)}"]
         restoring = sorted(task.number for task in self.tasks.values() if task.restoring)
-        return [f"restoring tasks {restoring}"] if restoring else []
+        reasons = [f"restoring tasks {restoring}"] if restoring else []
+        return [*reasons, f"fetching snapshots of {self.fetching}"] if self.fetching else reasons
+
+    @property
+    def fetching(self) -> list[int]:
+        """Assigned tasks that are opened when a snapshot was fetched."""
+        return [] if self._snapshots is None else self._snapshots.fetching
+
+    def open_fetched(self) -> None:
+        """Lets the next take-over open the tasks whose snapshots were fetched."""
+        if self._snapshots is not None and self._snapshots.ended():
+            self.generation = 0
 
     async def take_over(self, assignment: Assignment) -> set[int]:
         """Takes over the tasks of the assignment; returns those that were kept."""
@@ -140,7 +116,8 @@ class Ownership:
         self.close(self.tasks.keys() - kept)
         new = [number for number in numbers if number not in kept]
         opened = await self._open(new, committed)
-        self.tasks = {number: opened.get(number) or self.tasks[number] for number in numbers}
+        now = {**self.tasks, **opened}
+        self.tasks = {number: now[number] for number in numbers if number in now}
         for number, task in self.tasks.items():
             self.counts["quarantined_stores", str(number)] += 0  # shown from the start
             task.resume(committed)
@@ -179,6 +156,7 @@ class Ownership:
     ) -> dict[int, Task]:
         """Opens tasks from their stores and checkpoints. Raises StateUnusable."""
         ends_lost = dict(self.origins.ends_lost)  # as the group has committed
+        tried = set(numbers) if self._snapshots is None else self._snapshots.adopt(numbers)
         opened: dict[int, OpenedTask] = {}
         try:
             for number in numbers:
@@ -191,6 +169,9 @@ class Ownership:
                     mismatches[number] = reason
             for number, reason in mismatches.items():
                 opened[number] = self._reopened(opened[number], reason)
+            for number in set(opened) - tried:
+                if self._fetches(opened[number], committed):
+                    opened.pop(number).state.close()
             checkpoints = await self._checkpoints(opened, committed)
             for number, checkpoint in checkpoints.items():
                 if opened[number].is_behind(checkpoint, self.origins.begins):
@@ -258,6 +239,25 @@ class Ownership:
         opened.state.close()
         self._quarantine(opened.engine.task, reason)
         return self._opened(opened.engine.task)
+
+    def _fetches(self, opened: OpenedTask, committed: Mapping[Partition, Committed]) -> bool:
+        """Whether a snapshot is fetched first: the store is missing or would need too much."""
+        number, least, place = opened.engine.task, 0, self.place
+        if self._snapshots is None or place is None:
+            return False
+        if opened.stored is not None:
+            unread = opened.unread_logs(self.origins.begins)
+            if not unread and opened.n_behind(committed) < MUCH_OLDER:
+                return False
+            least = sum(opened.stored.head.positions.values()) + (1 if unread else MUCH_OLDER)
+        lost, fingerprint = self.origins.ends_lost[number], self._wire.fingerprint
+        try:
+            path = place_of(place.cluster, self.origins.topic_ids, lost, number, fingerprint)
+        except SnapshotFailed:
+            return False  # it is logged at the next write
+        origins = self.origins
+        bounds = {name: (origins.begins[name, number], origins.ends[name, number]) for name in LOGS}
+        return self._snapshots.begin_fetch(number, path, least=least, bounds=bounds)
 
     async def _checkpoints(
         self, opened: Mapping[int, OpenedTask], committed: Mapping[Partition, Committed]

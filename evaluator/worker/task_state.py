@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -9,9 +10,9 @@ import numpy as np
 from evaluator.core.columns.key_hashes import Key, KeyHashes
 from evaluator.core.engine.engine import Engine
 from evaluator.core.event_time.timers import Entries, Run
-from evaluator.core.join.changes import StoredQueries, StoredTask, VersionsOfKeys
-from evaluator.core.types.records import IntArray
-from evaluator.ports import StateBatch, StateStore
+from evaluator.core.join.changes import Checkpoint, StoredQueries, StoredTask, VersionsOfKeys
+from evaluator.core.types.records import LOGS, IntArray, Log
+from evaluator.ports import Committed, Partition, StateBatch, StateStore
 from evaluator.wire.reading import refused_as
 from evaluator.wire.state import task_rows as wire
 from evaluator.wire.state.judgment_rows import queries_from
@@ -176,3 +177,49 @@ class TaskState:
     def close(self) -> None:
         """Closes the store."""
         self._store.close()
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedTask:
+    """An open store and the engine that loaded it; *stored* and *seconds* are None if empty.
+
+    `seconds` is how long the load took.
+    """
+
+    state: TaskState
+    engine: Engine
+    stored: StoredTask | None
+    seconds: float | None
+
+    def unread_logs(self, begins: Mapping[Partition, int]) -> list[Log]:
+        """The logs with a next record that expired before this state read it."""
+        if self.stored is None:
+            return []
+        positions = self.stored.head.positions
+        return [name for name in LOGS if positions[name] < begins[name, self.engine.task]]
+
+    def needs_checkpoint(
+        self, begins: Mapping[Partition, int], committed: Mapping[Partition, Committed]
+    ) -> bool:
+        """Whether the store is empty, behind the group or behind the beginning of a log."""
+        if self.stored is None or self.unread_logs(begins):
+            return True
+        commits = {name: committed.get((name, self.engine.task)) for name in LOGS}
+        positions = self.stored.head.positions
+        return any(each is None or each.offset > positions[name] for name, each in commits.items())
+
+    def n_behind(self, committed: Mapping[Partition, Committed]) -> int:
+        """Offsets of both logs that the group has committed since; 0 for an empty store."""
+        if self.stored is None:
+            return 0
+        positions = self.stored.head.positions
+        commits = ((name, committed.get((name, self.engine.task))) for name in LOGS)
+        return sum(max(0, each.offset - positions[name]) for name, each in commits if each)
+
+    def is_behind(self, checkpoint: Checkpoint, begins: Mapping[Partition, int]) -> bool:
+        """Whether the checkpoint is further in every log of `unread_logs`."""
+        if self.stored is None:
+            return False
+        unread, positions = self.unread_logs(begins), self.stored.head.positions
+        further = all(checkpoint.head.positions[name] > positions[name] for name in unread)
+        return bool(unread) and further

@@ -22,7 +22,7 @@ from evaluator.core.online.watched import SeriesName
 from evaluator.core.types.records import LOGS, SERVED, Log
 from evaluator.core.types.segments import SegmentRules
 from evaluator.core.types.tally import GroupedTally, Tally
-from evaluator.exposition.snapshot import Resources, Snapshot, TaskView
+from evaluator.exposition.snapshot import Resources, Snapshot, StoreSnapshot, TaskView
 from evaluator.wire.outputs.encoding import totals_document
 
 MEASURES = ("top1", "top3", "mrr", "ndcg@10", "map@10")
@@ -114,7 +114,12 @@ def one_task(tally: Tally, **changes: Any) -> Snapshot:
         (task_view(0, tally, **changes),),
         GroupedTally.of(tally),
         last_commit_ms=NOW_MS,
-        process_counts={("quarantined_stores", "0"): 0},
+        process_counts={
+            ("quarantined_stores", "0"): 0,
+            ("snapshot_bytes", "written"): 20,
+            ("snapshot_failures", "fetch"): 1,
+        },
+        store_snapshots={0: StoreSnapshot(1_500, 30)},
         skew_ms=20,
     )
 

@@ -141,6 +141,8 @@ def test_status_says_of_every_task_how_far_it_is() -> None:
                 "state_bytes": 5_000,
                 "last_checkpoint_ms": 800,
                 "last_checkpoint_bytes": 900,
+                "last_snapshot_ms": None,
+                "last_snapshot_bytes": 0,
             }
         ],
         "worst_queries": [],

@@ -206,6 +206,7 @@ def test_retention_and_window_are_at_least_one(name, words):
 
 def test_every_other_duration_may_be_zero():
     positive = ("retention_ms", "window_ms", "session_timeout_ms", "gate_block_ms")
+    positive += ("snapshot_interval_ms",)
     others = [name for name in DURATIONS if name not in positive]
     settings = load_settings(environment={}, assignments=[f"{name}=0" for name in others])
     assert {getattr(settings, name) for name in others} == {0}

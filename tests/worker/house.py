@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequenc
 from dataclasses import dataclass, field
 from typing import Any
 
+from evaluator.adapters.files.snapshots import SnapshotFolder
 from evaluator.adapters.memory import MemorySink, MemorySource, MemoryStateDirectory
 from evaluator.core.engine.engine import Engine
 from evaluator.core.join.changes import DiskTier
@@ -19,7 +20,7 @@ from evaluator.ports import Committed, Partition, Sink, Source, StateDirectory
 from evaluator.wire.messages.staged import Stages
 from evaluator.wire.outputs.encoding import totals_document
 from evaluator.wire.records import OUTPUTS, Records
-from evaluator.worker import Wire, Worker, WorkerSettings
+from evaluator.worker import StoreSnapshots, Wire, Worker, WorkerSettings
 from evaluator.worker.settings import Emission
 from tests.engines import engine_of
 from tests.faulty_broker import FaultyBroker
@@ -74,10 +75,20 @@ class House:
     ) -> Worker:
         """A worker, without a disk unless *states* are given.
 
-        `measures`, `memory_tier_bytes` and the numbers of the loop may be given.
+        `measures`, `memory_tier_bytes` and the numbers of the loop may be given; with
+        `snapshot_url` *states* are on a disk.
         """
         max_bytes = settings.pop("memory_tier_bytes", 1 << 40)
         measures = MeasureSet.parse(settings.pop("measures", self.settings.measures))
+        fingerprint = hashlib.sha256(repr(measures.spellings).encode()).hexdigest()[:16]
+        snapshots = None
+        if url := settings.pop("snapshot_url", None):
+            interval_ms = settings.pop("snapshot_interval_ms", 0)
+            snapshots = StoreSnapshots(
+                *(SnapshotFolder(url), states),
+                interval_ms=interval_ms,
+                fingerprint=fingerprint,
+            )
         loop = {
             "max_poll_records": 50,
             "max_lead_ms": 60_000,
@@ -101,13 +112,14 @@ class House:
                 window_ms=self.settings.window_ms,
                 emit_query=True,
                 topic_names={log: log for log in LOGS},
-                fingerprint=hashlib.sha256(repr(measures.spellings).encode()).hexdigest()[:16],
+                fingerprint=fingerprint,
                 features=self.learns,
                 segments=self.settings.segments,
                 segment_measures=self.settings.segment_measures,
                 stages=self.stages,
             ),
             settings=WorkerSettings(**loop),
+            snapshots=snapshots,
         )
 
     def engine(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from evaluator.adapters.files.logs import MAX_BATCH_BYTES, MAX_PARTITIONS, NAMES
+from evaluator.adapters.files.remote import file_system, reason_of
 from evaluator.adapters.files.streams import (
     MAX_KEPT_LINE_BYTES,
     Lines,
@@ -89,15 +90,10 @@ class ArchiveRange:
     async def open(self) -> int:
         """Lists the objects; returns the partition count. Raises SourceUnusable."""
         try:
-            from fsspec.core import url_to_fs  # noqa: PLC0415 - an extra
-
-            self._files, root = url_to_fs(self._url)
+            self._files, root = file_system(self._url, "archives")
             found = self._files.find(root, detail=True)
-        except ImportError as error:
-            raise SourceUnusable(
-                f"{self._url} needs a further package: {error}. Install evaluator[archives], and "
-                "s3fs, gcsfs or adlfs for s3://, gs:// or abfs://."
-            ) from None
+        except SourceUnusable:
+            raise
         except Exception as error:
             raise self._unreadable(self._url, error) from error
         objects: dict[Partition, list[_Object]] = {}
@@ -234,8 +230,7 @@ class ArchiveRange:
 
     def _unreadable(self, path: str, error: Exception) -> SourceUnusable:
         return SourceUnusable(
-            f"{path} cannot be read: {type(error).__name__}: {error}. Check the address and the "
-            "credentials."
+            f"{path} cannot be read: {reason_of(error)}. Check the address and the credentials."
         )
 
     async def close(self) -> None:

@@ -11,7 +11,7 @@ from evaluator.core.online.alarm_watch import AlarmView
 from evaluator.core.online.events import LeaderView, ModelView
 from evaluator.core.types.records import LOGS, MAX_SKEW_MS, SERVED
 from evaluator.core.types.tally import Group, Tally, group_of
-from evaluator.exposition.snapshot import Snapshot, TaskView
+from evaluator.exposition.snapshot import Snapshot, StoreSnapshot, TaskView
 
 MAX_ROWS_BYTES: Final = 8 << 20
 ROW_BYTES: Final = 256
@@ -48,7 +48,10 @@ def status_document(
         "now_ms": now_ms,
         "last_commit_ms": snapshot.last_commit_ms,
         "tasks_owned": [view.task for view in snapshot],
-        "tasks": [_task_document(view) for view in snapshot],
+        "tasks": [
+            {**_task_document(view), **_snapshot_document(snapshot.store_snapshots.get(view.task))}
+            for view in snapshot
+        ],
         "worst_queries": _worst_queries(snapshot),
         "leader": None if leader is None else _leader_document(leader),
         "settings": dict(settings),
@@ -117,6 +120,15 @@ def _task_document(view: TaskView) -> dict[str, Any]:
         "state_bytes": view.state_bytes,
         "last_checkpoint_ms": view.checkpoint_ms,
         "last_checkpoint_bytes": view.checkpoint_bytes,
+    }
+
+
+def _snapshot_document(snapshot: StoreSnapshot | None) -> dict[str, Any]:
+    """The last snapshot of a store: None before it, and without snapshots."""
+    written = snapshot is not None and snapshot.n_bytes > 0
+    return {
+        "last_snapshot_ms": snapshot.written_ms if snapshot is not None and written else None,
+        "last_snapshot_bytes": snapshot.n_bytes if snapshot is not None else 0,
     }
 
 

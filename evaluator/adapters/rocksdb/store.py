@@ -1,20 +1,21 @@
-"""State stores in RocksDB: a directory for each task, in the state directory."""
+"""The state store of a task in RocksDB."""
 
-import fcntl
 import os
-import shutil
 import struct
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from rocksdict import (
     BlockBasedIndexType,
     BlockBasedOptions,
     Cache,
+    Checkpoint,
     DbClosedError,
     DBCompressionType,
     Options,
@@ -22,12 +23,12 @@ from rocksdict import (
     WriteBatch,
 )
 
-from evaluator.ports import TOO_MANY_FILES, StateInUse, StateUnusable
-from evaluator.wire.state.task_rows import TABLES, Row, StateDamaged, Table
+from evaluator.ports import TOO_MANY_FILES, StateUnusable
+from evaluator.wire.state.task_rows import HEAD, TABLES, Row, StateDamaged, Table
 
 _WRITE_BUFFER_BYTES: Final[dict[str, int]] = {"queries": 32 << 20, "judgments": 24 << 20}
 _SMALL_BUFFER_BYTES: Final = 4 << 20
-_CACHE_BYTES: Final = 128 << 20
+CACHE_BYTES: Final = 128 << 20
 _BLOCK_BYTES: Final[dict[str, int]] = {"queries": 8 << 10, "judgments": 8 << 10}
 _SMALL_BLOCK_BYTES: Final = 4 << 10
 _WAL_BYTES: Final = 256 << 20
@@ -36,12 +37,13 @@ _SURELY_FLUSHED_BYTES: Final = 2 * _WAL_BYTES
 _READERS: Final = 8
 _KEYS_PER_READER: Final = 64
 _ROWS_AT_ONCE: Final = 4_096
-_LOCK_NAME: Final = "in-use"
 _LINKS: Final = "links"
 _ORIGIN: Final = b""
 _link: Final = struct.Struct(">q")
 _DAMAGED: Final = ("corruption", "not implemented", "invalid argument", "not found")
 _FILE_IS_MISSING: Final = "no such file or directory"
+_FLUSH_POLLS: Final = 3_000
+_FLUSH_POLL_SECONDS: Final = 0.01
 
 Values = list[bytes | None]
 
@@ -84,7 +86,7 @@ class RocksStateStore:
     """
 
     def __init__(self, path: Path, cache: Cache | None = None) -> None:
-        cache = Cache(_CACHE_BYTES) if cache is None else cache
+        cache = Cache(CACHE_BYTES) if cache is None else cache
         families = {table: _options(table, cache) for table in (*TABLES, _LINKS)}
         self._path = path
         self._db: Rdict | None = _checked(
@@ -98,6 +100,7 @@ class RocksStateStore:
         self._ahead = ThreadPoolExecutor(_READERS, thread_name_prefix="state-reader-ahead")
         self._expected: tuple[Table, list[bytes], list[Future[Values]]] | None = None
         self._n_bytes_written = 0
+        self._changing = Lock()  # against a copy by another thread
         self._discarded: dict[Table, tuple[bytes, int]] = {}  # end of rows; n_bytes then
         try:
             self._n_written = _checked(self._last_link)
@@ -178,15 +181,34 @@ class RocksStateStore:
         changes.delete(_link.pack(self._n_written), self._handles[_LINKS])
         changes.put(_link.pack(self._n_written + 1), b"", self._handles[_LINKS])
         n_bytes = changes.size_in_bytes()
-        _checked(database.write, changes)
+        with self._changing:
+            _checked(database.write, changes)
         self._n_written += 1
         self._n_bytes_written += n_bytes
 
     def n_bytes(self) -> int:
         return _checked(lambda: sum(map(_size_of, os.scandir(self._path))))
 
+    def copy_to(self, folder: Path) -> bytes | None:
+        """Copies the store as of a commit by hard links; returns its row `head`.
+
+        Another thread may do this while the store is in use. RocksDB holds the interpreter during
+        a copy, so its rows are written to files before that.
+        """
+        with self._changing:
+            self._table("meta").flush(wait=False)
+        for _ in range(_FLUSH_POLLS):
+            time.sleep(_FLUSH_POLL_SECONDS)
+            with self._changing:
+                if not self._table("meta").property_int_value("rocksdb.num-running-flushes"):
+                    break
+        with self._changing:
+            _checked(lambda: Checkpoint(self._open).create_checkpoint(str(folder)))
+            return self.get("meta", [HEAD])[0]
+
     def close(self) -> None:
-        db, self._db, self._tables = self._db, None, {}
+        with self._changing:
+            db, self._db, self._tables = self._db, None, {}
         self._handles.clear()  # shared with batches; a handle keeps the database open
         self._expected = None
         for readers in (self._readers, self._ahead):
@@ -261,68 +283,6 @@ def _size_of(entry: os.DirEntry[str]) -> int:
         return entry.stat().st_size
     except FileNotFoundError:  # deleted meanwhile
         return 0
-
-
-class RocksStateDirectory:
-    """Implements `evaluator.ports.StateDirectory`: `task-0`, `task-1` ... in a locked directory.
-
-    The lock ends with the process. The stores share one block cache.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lock: int | None = None
-        self._cache = Cache(_CACHE_BYTES)
-
-    def hold(self) -> None:
-        try:
-            self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = os.open(self._path / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise StateUnusable.because(
-                f"state_dir {self._path} cannot be written: {error.strerror}",
-                "Give a writable directory, e.g. --set state_dir=/var/lib/evaluator.",
-            ) from None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = os.read(lock, 100).decode(errors="replace").strip() or "another process"
-            os.close(lock)
-            raise StateInUse(
-                f"state_dir {self._path} is in use by {owner}. Every worker needs a directory of "
-                "its own: end the other one, or give --set state_dir=OTHER."
-            ) from None
-        except OSError as error:
-            os.close(lock)
-            raise StateUnusable(
-                f"state_dir {self._path} cannot be locked: {error.strerror}. Give a directory on a "
-                "local disk, e.g. --set state_dir=/var/lib/evaluator."
-            ) from None
-        self._lock = lock
-        with suppress(OSError):  # the lock is held, although a full disk does not show its owner
-            os.ftruncate(lock, 0)
-            os.write(lock, f"process {os.getpid()} on {os.uname().nodename}\n".encode())
-
-    def open(self, task: int) -> RocksStateStore:
-        return RocksStateStore(self._of(task), self._cache)
-
-    def quarantine(self, task: int) -> str:
-        place = self._path / f"task-{task}-quarantine"
-        try:
-            shutil.rmtree(place, ignore_errors=True)
-            self._of(task).rename(place)
-        except OSError as error:
-            message = f"{self._of(task)} cannot be quarantined: {error.strerror}"
-            raise StateUnusable(message) from None
-        return str(place)
-
-    def release(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
-
-    def _of(self, task: int) -> Path:
-        return self._path / f"task-{task}"
 
 
 def _database_options(cache: Cache) -> Options:

@@ -1,0 +1,29 @@
+"""File systems of fsspec: local, S3, Google Cloud Storage, Azure."""
+
+import re
+from typing import Any, Final
+
+from evaluator.ports import SourceUnusable
+
+_MAX_REASON_CHARS: Final = 300
+
+
+def file_system(url: str, extra: str) -> tuple[Any, str]:
+    """The file system of a url, and the path in it. Raises SourceUnusable if a package lacks."""
+    try:
+        from fsspec.core import url_to_fs  # noqa: PLC0415 - an extra
+
+        options = {"auto_mkdir": True} if url.startswith("file:") else {}
+        files, root = url_to_fs(url, **options)
+    except ImportError as error:
+        raise SourceUnusable(
+            f"{url} needs a further package: {error}. Install evaluator[{extra}], and s3fs, gcsfs "
+            "or adlfs for s3://, gs:// or abfs://."
+        ) from None
+    return files, root
+
+
+def reason_of(error: Exception) -> str:
+    """Kind and text of an error, without the parameters of addresses, which can be secret."""
+    text = re.sub(r"\?\S+", "?***", " ".join(str(error).split()))
+    return f"{type(error).__name__}: {text}"[:_MAX_REASON_CHARS]

@@ -1,0 +1,240 @@
+"""Snapshots of task stores in a folder of fsspec: `PLACE/files/HASH` and `PLACE/PROGRESS.json`."""
+
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from evaluator.adapters.files.remote import file_system, reason_of
+from evaluator.core.types.records import Log
+from evaluator.wire.state.snapshots import (
+    FORMAT,
+    MAX_FILES,
+    MAX_MANIFEST_BYTES,
+    Manifest,
+    ManifestUnreadable,
+    SnapshotFailed,
+    SnapshotFile,
+    decode_manifest,
+    encode_manifest,
+    manifest_name,
+    progress_of,
+)
+
+MAX_LISTED: Final = 20 * MAX_FILES
+"""Most objects of a folder."""
+KEPT_MANIFESTS: Final = 2
+UNUSED_SECONDS: Final = 86_400.0
+"""Age at which a file that no kept manifest names is deleted."""
+MAX_UPLOAD_SECONDS: Final = UNUSED_SECONDS / 4
+_REUSED_SECONDS: Final = UNUSED_SECONDS / 2
+"""Age up to which such a file is used again: it is not deleted before its manifest is written."""
+_MAX_MANIFESTS_READ: Final = 8
+_MAX_DELETED: Final = 1_000
+_MAX_PLACES: Final = 1_000
+_FREE_BYTES: Final = 256 << 20
+"""Free disk space that a fetch leaves."""
+_LEFT_OUT: Final = ("OPTIONS-", "rocksdict-config")
+"""Files that a store writes again when it is opened."""
+
+_MODIFIED: Final = ("mtime", "LastModified", "last_modified", "updated", "created")
+"""Members of a listing that have the time of a file, by file system."""
+
+_FileId = tuple[int, int, int]
+
+
+class _Object(NamedTuple):
+    """A file of the folder; the age is 0 if it is not known."""
+
+    n_bytes: int
+    age_seconds: float
+
+
+class SnapshotFolder:
+    """Implements `SnapshotStore` of the worker; raises SourceUnusable without the packages."""
+
+    def __init__(self, url: str, *, max_store_bytes: int = 0) -> None:
+        self._files, root = file_system(url, "snapshots")
+        self._root = root.rstrip("/")
+        self._max_store_bytes = max_store_bytes
+        self._hashes: dict[str, dict[_FileId, str]] = {}  # of the last copy, by place
+
+    # Reading
+
+    def manifests(self, place: str) -> list[Manifest]:
+        with _failures("read"):
+            read = self._read(place, self._names(place))
+            return [each for each in read.values() if each is not None]
+
+    def fetch(
+        self, place: str, manifest: Manifest, folder: Path, check: Callable[[], None]
+    ) -> None:
+        with _failures("read"):
+            there = self._listed(self._path(place, "files"))
+            for each in manifest.files:
+                if each.sha256 not in there or there[each.sha256].n_bytes != each.n_bytes:
+                    raise SnapshotFailed(f"{each.sha256} is missing or has another size")
+            if 0 < self._max_store_bytes < manifest.n_bytes:
+                raise SnapshotFailed(f"it has {manifest.n_bytes} bytes, more than max_store_bytes")
+            folder.mkdir(mode=0o700)
+            free = shutil.disk_usage(folder).free
+            if manifest.n_bytes + _FREE_BYTES > free:
+                raise SnapshotFailed(f"it has {manifest.n_bytes} bytes, and the disk has {free}")
+            for each in manifest.files:
+                check()
+                path = folder / each.name
+                self._files.get_file(self._path(place, "files", each.sha256), str(path))
+                with path.open("rb") as file:
+                    digest = hashlib.file_digest(file, "sha256").hexdigest()
+                    os.fsync(file.fileno())
+                if digest != each.sha256:
+                    raise SnapshotFailed(f"{each.sha256} has other bytes")
+
+    # Writing
+
+    def write(
+        self, place: str, folder: Path, positions: Mapping[Log, int], check: Callable[[], None]
+    ) -> tuple[Manifest, int]:
+        deadline = time.monotonic() + MAX_UPLOAD_SECONDS
+        with _failures("written"):
+            manifest = Manifest(FORMAT, positions, self._hashed(place, folder))
+            decode_manifest(encode_manifest(manifest), manifest.progress)
+            there = self._listed(self._path(place, "files"))
+            used = _hashes_of(self._read(place, self._names(place)))
+            n_written = 0
+            for each in manifest.files:
+                check()
+                if time.monotonic() > deadline:
+                    raise SnapshotFailed(f"it took more than {MAX_UPLOAD_SECONDS:.0f} s")
+                known = there.get(each.sha256)
+                kept = known is not None and (
+                    each.sha256 in used or known.age_seconds < _REUSED_SECONDS
+                )
+                if known is None or not kept or known.n_bytes != each.n_bytes:
+                    target = self._path(place, "files", each.sha256)
+                    self._files.put_file(str(folder / each.name), target)
+                    n_written += each.n_bytes
+            target = self._path(place, manifest_name(manifest.progress))
+            with suppress(FileExistsError):  # equal progress: both are right
+                self._files.pipe_file(target, encode_manifest(manifest), mode="create")
+            self._delete_unused(place, there)
+            return manifest, n_written
+
+    def _hashed(self, place: str, folder: Path) -> list[SnapshotFile]:
+        """The files of a copy; files that the last copy had are not read again."""
+        known, hashes, found = self._hashes.pop(place, {}), {}, []
+        for path in sorted(folder.iterdir()):
+            if path.name.startswith(_LEFT_OUT):
+                continue
+            status = path.stat()
+            identity = status.st_ino, status.st_size, status.st_mtime_ns
+            if identity not in known:
+                with path.open("rb") as file:
+                    known[identity] = hashlib.file_digest(file, "sha256").hexdigest()
+            hashes[identity] = known[identity]
+            found.append(SnapshotFile(path.name, known[identity], status.st_size))
+        if len(found) > MAX_FILES:
+            raise SnapshotFailed(f"the store has {len(found)} files; at most {MAX_FILES}")
+        while len(self._hashes) >= _MAX_PLACES:
+            self._hashes.pop(next(iter(self._hashes)))
+        self._hashes[place] = hashes
+        return found
+
+    def _delete_unused(self, place: str, files: Mapping[str, _Object]) -> None:
+        """Deletes earlier manifests, and files that are old and in none of the kept ones."""
+        names = self._names(place)
+        read = self._read(place, names)
+        kept = [progress for progress, each in read.items() if each is not None]
+        unreadable = [progress for progress, each in read.items() if each is None]
+        old = [manifest_name(each) for each in unreadable]
+        old = [name for name in old if names[name].age_seconds > UNUSED_SECONDS]
+        if len(kept) == KEPT_MANIFESTS:
+            old += [
+                manifest_name(each)
+                for each in sorted(_progresses(names) - set(unreadable))
+                if each < kept[-1]
+            ]
+        if kept:
+            used = _hashes_of(read)
+            unused = {name: each for name, each in files.items() if name not in used}
+            old += [f"files/{n}" for n, o in unused.items() if o.age_seconds > UNUSED_SECONDS]
+        for name in old[:_MAX_DELETED]:
+            with suppress(FileNotFoundError):  # another writer was faster
+                self._files.rm_file(self._path(place, name))
+
+    # The folder
+
+    def _path(self, *parts: str) -> str:
+        return "/".join((self._root, *parts))
+
+    def _listed(self, folder: str) -> dict[str, _Object]:
+        """Sizes of the files of a folder by name; empty if it does not exist."""
+        self._files.invalidate_cache()
+        try:
+            found = self._files.ls(folder, detail=True)
+        except FileNotFoundError:
+            return {}
+        if len(found) > MAX_LISTED:
+            raise SnapshotFailed(f"{folder} has more than {MAX_LISTED} objects")
+        now = time.time()
+        return {
+            each["name"].rpartition("/")[2]: _Object(
+                int(each.get("size") or 0), now - _time(each, now)
+            )
+            for each in found
+            if each["type"] == "file"
+        }
+
+    def _names(self, place: str) -> dict[str, _Object]:
+        return self._listed(self._path(place))
+
+    def _read(self, place: str, names: Mapping[str, _Object]) -> dict[int, Manifest | None]:
+        """The furthest manifests by progress, furthest first; None for an unreadable one.
+
+        At most KEPT_MANIFESTS are readable.
+        """
+        found: dict[int, Manifest | None] = {}
+        for progress in sorted(_progresses(names), reverse=True):
+            name = manifest_name(progress)
+            found[progress] = None
+            with suppress(ManifestUnreadable, FileNotFoundError):
+                if 0 < names[name].n_bytes <= MAX_MANIFEST_BYTES:
+                    value = self._files.cat_file(self._path(place, name))
+                    found[progress] = decode_manifest(value, progress)
+            n_read = sum(each is not None for each in found.values())
+            if len(found) == _MAX_MANIFESTS_READ or n_read == KEPT_MANIFESTS:
+                break
+        return found
+
+
+def _hashes_of(manifests: Mapping[int, Manifest | None]) -> set[str]:
+    """Hashes of the files of readable manifests."""
+    return {file.sha256 for each in manifests.values() if each is not None for file in each.files}
+
+
+def _progresses(names: Iterable[str]) -> set[int]:
+    return {progress for name in names if (progress := progress_of(name)) is not None}
+
+
+def _time(detail: Mapping[str, Any], unknown: float) -> float:
+    """When a file was written."""
+    found = next((detail[name] for name in _MODIFIED if detail.get(name)), unknown)
+    if isinstance(found, str):
+        found = datetime.fromisoformat(found)
+    return float(found.timestamp() if isinstance(found, datetime) else found)
+
+
+@contextmanager
+def _failures(action: str) -> Iterator[None]:
+    """Errors of a file system become SnapshotFailed."""
+    try:
+        yield
+    except SnapshotFailed:
+        raise
+    except Exception as error:  # noqa: BLE001 - every file system has its own
+        raise SnapshotFailed(f"it cannot be {action}: {reason_of(error)}") from None

@@ -1,0 +1,101 @@
+"""State stores in RocksDB: a directory for each task, in the state directory."""
+
+import fcntl
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from rocksdict import Cache
+
+from evaluator.adapters.rocksdb.store import CACHE_BYTES, RocksStateStore
+from evaluator.ports import StateInUse, StateUnusable
+
+_LOCK_NAME: Final = "in-use"
+_WORK: Final = "snapshot-"
+
+
+class RocksStateDirectory:
+    """Implements `evaluator.ports.StateDirectory`: `task-0`, `task-1` ... in a locked directory.
+
+    The lock ends with the process. The stores share one block cache.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock: int | None = None
+        self._cache = Cache(CACHE_BYTES)
+        self._stores: dict[int, RocksStateStore] = {}
+
+    def hold(self) -> None:
+        try:
+            self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(self._path / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StateUnusable.because(
+                f"state_dir {self._path} cannot be written: {error.strerror}",
+                "Give a writable directory, e.g. --set state_dir=/var/lib/evaluator.",
+            ) from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.read(lock, 100).decode(errors="replace").strip() or "another process"
+            os.close(lock)
+            raise StateInUse(
+                f"state_dir {self._path} is in use by {owner}. Every worker needs a directory of "
+                "its own: end the other one, or give --set state_dir=OTHER."
+            ) from None
+        except OSError as error:
+            os.close(lock)
+            raise StateUnusable(
+                f"state_dir {self._path} cannot be locked: {error.strerror}. Give a directory on a "
+                "local disk, e.g. --set state_dir=/var/lib/evaluator."
+            ) from None
+        self._lock = lock
+        with suppress(OSError):  # the lock is held, although a full disk does not show its owner
+            os.ftruncate(lock, 0)
+            os.write(lock, f"process {os.getpid()} on {os.uname().nodename}\n".encode())
+        for left in self._path.glob(f"{_WORK}*"):
+            shutil.rmtree(left, ignore_errors=True)
+
+    def open(self, task: int) -> RocksStateStore:
+        self._stores[task] = RocksStateStore(self._of(task), self._cache)
+        return self._stores[task]
+
+    def workspace(self) -> Path:
+        try:
+            return Path(tempfile.mkdtemp(prefix=_WORK, dir=self._path))
+        except OSError as error:
+            raise StateUnusable(f"{self._path} cannot be written: {error.strerror}") from None
+
+    def copy(self, task: int, folder: Path) -> bytes | None:
+        return self._stores[task].copy_to(folder)
+
+    def adopt(self, task: int, folder: Path) -> None:
+        place = self._of(task)
+        try:
+            if place.exists():
+                place.rename(folder.parent / "replaced")
+            folder.rename(place)
+        except OSError as error:
+            raise StateUnusable(f"{place} cannot be replaced: {error.strerror}") from None
+
+    def quarantine(self, task: int) -> str:
+        place = self._path / f"task-{task}-quarantine"
+        try:
+            shutil.rmtree(place, ignore_errors=True)
+            self._of(task).rename(place)
+        except OSError as error:
+            message = f"{self._of(task)} cannot be quarantined: {error.strerror}"
+            raise StateUnusable(message) from None
+        return str(place)
+
+    def release(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _of(self, task: int) -> Path:
+        return self._path / f"task-{task}"

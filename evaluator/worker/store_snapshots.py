@@ -1,0 +1,344 @@
+"""Snapshots of stores: written at intervals, and fetched for tasks without a recent store.
+
+A snapshot that was fetched is a store that is behind, as one of a worker that was away: it is
+checked and caught up as any other. Threads copy and transfer; every failure is logged and counted,
+and the task continues without the snapshot.
+"""
+
+import re
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from threading import Event, Thread
+from typing import Final, Protocol, TypeVar
+
+import structlog
+
+from evaluator.core.event_time.clock import seconds_of
+from evaluator.core.types.records import LOGS, Log
+from evaluator.exposition.snapshot import StoreSnapshot
+from evaluator.ports import StateUnusable
+from evaluator.wire.state.snapshots import Manifest, SnapshotFailed
+from evaluator.wire.state.task_rows import StateDamaged, head_from
+from evaluator.worker.task import Task
+
+MUCH_OLDER: Final = 200_000
+"""Offsets of both logs behind the group, or a snapshot, at which a store is replaced."""
+STALLED_SECONDS: Final = 120.0
+"""A fetch without a whole file in this time is given up."""
+_MAX_REMEMBERED: Final = 1_000
+_STORE: Final = "store"
+
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+
+class CopiedStates(Protocol):
+    """A StateDirectory whose stores are folders of files; raises StateUnusable."""
+
+    def workspace(self) -> Path:
+        """A new empty folder on the medium of the stores; the caller deletes it."""
+
+    def copy(self, task: int, folder: Path) -> bytes | None:
+        """Copies an open store into a new *folder* as of a commit, and returns its row `head`.
+
+        Threads may call it.
+        """
+
+    def adopt(self, task: int, folder: Path) -> None:
+        """Moves *folder* to the place of a closed store, and that store beside *folder*."""
+
+
+class SnapshotStore(Protocol):
+    """Snapshots of the stores of tasks. A place is the path of those of one task and meaning.
+
+    Threads call it. Every method raises SnapshotFailed, and calls *check* between two files, which
+    may raise it too.
+    """
+
+    def manifests(self, place: str) -> list[Manifest]:
+        """The readable manifests among the furthest ones, furthest first."""
+
+    def fetch(
+        self, place: str, manifest: Manifest, folder: Path, check: Callable[[], None]
+    ) -> None:
+        """Copies the files of a snapshot into a new *folder*; their hashes are correct."""
+
+    def write(
+        self, place: str, folder: Path, positions: Mapping[Log, int], check: Callable[[], None]
+    ) -> tuple[Manifest, int]:
+        """Writes the files of a store, then its manifest; returns it and the bytes written.
+
+        Deletes what two later manifests do not need.
+        """
+
+
+class Stopped(SnapshotFailed):
+    """The transfer was given up."""
+
+
+@dataclass(eq=False)
+class _Fetch:
+    """A running fetch; its thread puts the store into *folder*."""
+
+    folder: Path
+    started_at: float = field(default_factory=time.monotonic)
+    progress_at: float = field(default_factory=time.monotonic)
+    given_up: Event = field(default_factory=Event)
+    failures: list[SnapshotFailed] = field(default_factory=list)  # of later snapshots
+    outcome: "Future[Manifest | None]" = field(default_factory=Future)
+
+    def check(self) -> None:
+        """Raises Stopped if the fetch was given up."""
+        if self.given_up.is_set():
+            raise Stopped("it was given up")
+        self.progress_at = time.monotonic()
+
+
+class StoreSnapshots:
+    """The snapshots of the tasks of a worker. Its methods are called by the loop.
+
+    Args:
+        store: where snapshots are.
+        states: the stores.
+        interval_ms: between two snapshots of a task.
+    """
+
+    def __init__(
+        self, store: SnapshotStore, states: CopiedStates, *, interval_ms: int, fingerprint: str
+    ) -> None:
+        self._store = store
+        self._states = states
+        self._interval = seconds_of(interval_ms)
+        self._fingerprint = fingerprint
+        self.counts: Counter[tuple[str, ...]] = Counter(
+            {
+                **{("snapshot_failures", operation): 0 for operation in ("write", "fetch")},
+                **{("snapshot_bytes", direction): 0 for direction in ("written", "fetched")},
+            }
+        )
+        self.written: dict[int, StoreSnapshot] = {}
+        self._due_at: dict[int, float] = {}
+        self._progress: dict[int, int] = {}  # of the last snapshot
+        self._writing: tuple[int, float, Future[tuple[Manifest, int] | None]] | None = None
+        self._fetches: dict[int, _Fetch] = {}
+        self._ended: dict[int, Path | None] = {}
+        self._used: set[tuple[int, int]] = set()  # a fetched store may be found damaged later
+        self._stopping = Event()
+
+    # Writing
+
+    def write_due(self, tasks: Mapping[int, Task], cluster: str) -> None:
+        """Begins the next snapshot that is due, one at a time; *tasks* have committed."""
+        for number in self._due_at.keys() - tasks.keys():
+            for known in (self._due_at, self._progress, self.written):
+                known.pop(number, None)
+        if self._writing is not None:
+            self._finish_write(tasks)
+            return
+        now, wall_ms = time.monotonic(), time.time_ns() // 1_000_000
+        for number in tasks:
+            self._due_at.setdefault(number, now)
+            self.written.setdefault(number, StoreSnapshot(wall_ms, 0))
+        for number in sorted(tasks, key=lambda each: self._due_at[each]):
+            if self._due_at[number] > now:
+                return
+            if tasks[number].restoring:
+                continue
+            self._due_at[number] = now + self._interval
+            if sum(tasks[number].positions.values()) == self._progress.get(number):
+                self.written[number] = self.written[number]._replace(written_ms=wall_ms)
+                continue
+            self._writing = number, now, _in_thread(partial(self._write, number, cluster))
+            return
+
+    def _write(self, number: int, cluster: str) -> tuple[Manifest, int] | None:
+        """Copies a store and writes the copy; None for a store that was never complete."""
+        folder = self._states.workspace()
+        try:
+            row = self._states.copy(number, folder / _STORE)
+            if row is None:
+                return None
+            head = head_from(row)
+            ids = {name: mark.topic_id for name, mark in head.origin.logs.items()}
+            place = place_of(cluster, ids, head.origin.ends_lost, number, self._fingerprint)
+            return self._store.write(place, folder / _STORE, head.positions, self._check)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _check(self) -> None:
+        if self._stopping.is_set():
+            raise Stopped("the worker stops")
+
+    def _finish_write(self, tasks: Mapping[int, Task]) -> None:
+        if self._writing is None or not self._writing[2].done():
+            return
+        number, started_at, outcome = self._writing
+        self._writing = None
+        try:
+            done = outcome.result()
+        except (SnapshotFailed, StateUnusable, StateDamaged) as error:
+            if number in tasks:  # else its store was closed
+                self._failed("write", number, error)
+            return
+        if done is None or number not in tasks:
+            return
+        manifest, n_written = done
+        self._progress[number] = manifest.progress
+        self.written[number] = StoreSnapshot(time.time_ns() // 1_000_000, manifest.n_bytes)
+        self.counts["snapshot_bytes", "written"] += n_written
+        log.info(
+            "snapshot_written",
+            task=number,
+            positions=dict(manifest.positions),
+            bytes=manifest.n_bytes,
+            bytes_written=n_written,
+            seconds=round(time.monotonic() - started_at, 3),
+        )
+
+    # Fetching
+
+    @property
+    def fetching(self) -> list[int]:
+        """The tasks whose snapshots are being fetched."""
+        return sorted(self._fetches)
+
+    def adopt(self, numbers: Collection[int]) -> set[int]:
+        """Puts fetched stores into their places; returns the tasks whose fetches have ended.
+
+        Those of other tasks are deleted. Raises StateUnusable.
+        """
+        ended, self._ended = self._ended, {}
+        for number, folder in ended.items():
+            if folder is not None:
+                if number in numbers:
+                    self._states.adopt(number, folder / _STORE)
+                shutil.rmtree(folder, ignore_errors=True)
+        return ended.keys() & set(numbers)
+
+    def begin_fetch(
+        self, number: int, place: str, *, least: int, bounds: Mapping[Log, tuple[int, int]]
+    ) -> bool:
+        """Begins to fetch a snapshot of a task, or continues; False if that is not possible.
+
+        Args:
+            number: of the task.
+            place: of its snapshots.
+            least: smallest sum of the positions of a useful one.
+            bounds: positions that the logs have, first and last.
+        """
+        if number in self._fetches:
+            return True
+        try:
+            fetch = self._fetches[number] = _Fetch(self._states.workspace())
+        except StateUnusable as error:
+            self._failed("fetch", number, error)
+            return False
+        fetch.outcome = _in_thread(partial(self._fetch, number, place, least, bounds, fetch))
+        return True
+
+    def _fetch(
+        self, number: int, place: str, least: int, bounds: Mapping[Log, tuple[int, int]], to: _Fetch
+    ) -> Manifest | None:
+        """Fetches the furthest useful snapshot, else an earlier one; None if there is none."""
+        for manifest in self._store.manifests(place):
+            exists = all(
+                bounds[name][0] <= manifest.positions[name] <= bounds[name][1] for name in LOGS
+            )
+            if manifest.progress < least or not exists or (number, manifest.progress) in self._used:
+                continue
+            try:
+                self._store.fetch(place, manifest, to.folder / _STORE, to.check)
+            except Stopped:
+                raise
+            except SnapshotFailed as error:
+                to.failures.append(error)
+                shutil.rmtree(to.folder / _STORE, ignore_errors=True)
+            else:
+                return manifest
+        return None
+
+    def ended(self) -> bool:
+        """Whether fetches have ended since the last call: their tasks can be opened."""
+        now = time.monotonic()
+        for number, fetch in list(self._fetches.items()):
+            if fetch.outcome.done():
+                self._ended[number] = self._fetched(number, fetch)
+            elif now - fetch.progress_at > STALLED_SECONDS:
+                fetch.given_up.set()
+                stalled = Stopped(f"no file was fetched in {STALLED_SECONDS:.0f} s")
+                self._failed("fetch", number, stalled)
+                self._ended[number] = None
+            if number in self._ended:
+                del self._fetches[number]
+        return bool(self._ended)
+
+    def _fetched(self, number: int, fetch: _Fetch) -> Path | None:
+        """The folder of a fetch that has ended, None without a snapshot."""
+        manifest, failures = None, [*fetch.failures]
+        try:
+            manifest = fetch.outcome.result()
+        except SnapshotFailed as error:
+            failures.append(error)
+        for failure in failures:
+            self._failed("fetch", number, failure)
+        if manifest is None:
+            shutil.rmtree(fetch.folder, ignore_errors=True)
+            return None
+        if len(self._used) >= _MAX_REMEMBERED:
+            self._used.clear()
+        self._used.add((number, manifest.progress))
+        self.counts["snapshot_bytes", "fetched"] += manifest.n_bytes
+        log.info(
+            "snapshot_fetched",
+            task=number,
+            positions=dict(manifest.positions),
+            bytes=manifest.n_bytes,
+            seconds=round(time.monotonic() - fetch.started_at, 3),
+        )
+        return fetch.folder
+
+    def close(self) -> None:
+        """Ends all transfers at their next file, without waiting for them."""
+        self._stopping.set()
+        for fetch in self._fetches.values():
+            fetch.given_up.set()
+
+    def _failed(self, operation: str, number: int, error: Exception) -> None:
+        self.counts["snapshot_failures", operation] += 1
+        log.warning("snapshot_failed", task=number, operation=operation, error=str(error))
+
+
+def place_of(
+    cluster: str, topic_ids: Mapping[Log, str | None], ends_lost: int, task: int, fingerprint: str
+) -> str:
+    """The path of the snapshots of a task; others for topics that were recreated.
+
+    Raises SnapshotFailed if the ids of the topics are not known.
+    """
+    ids = [topic_ids.get(name) for name in LOGS]
+    if None in ids:
+        raise SnapshotFailed("the broker gives no ids of topics, so they cannot be told apart")
+    logs = "+".join([*map(str, ids), *([str(ends_lost)] if ends_lost else [])])
+    parts = (cluster or "_", logs, str(task), fingerprint)
+    return "/".join(re.sub(r"[^A-Za-z0-9_=+-]", "_", part) for part in parts)
+
+
+def _in_thread(call: Callable[[], T]) -> "Future[T]":
+    """The result of *call*, in a thread that does not delay the end of the process."""
+    outcome: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(call())
+        except Exception as error:  # noqa: BLE001 - whoever asks for the result gets it
+            outcome.set_exception(error)
+
+    Thread(target=run, name="snapshots", daemon=True).start()
+    return outcome

@@ -1,0 +1,442 @@
+"""Stores that are lost, and come back from snapshots in a folder."""
+
+import hashlib
+import json
+import os
+import shutil
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from fsspec.implementations.local import LocalFileSystem
+from structlog.testing import capture_logs
+
+from evaluator.adapters.files import snapshots
+from evaluator.adapters.files.snapshots import SnapshotFolder
+from evaluator.adapters.rocksdb import RocksStateDirectory
+from evaluator.wire.state.snapshots import SnapshotFailed
+from evaluator.worker import loop, ownership, store_snapshots
+from evaluator.worker.store_snapshots import place_of
+from tests.waiting import eventually
+from tests.worker.house import House, totals
+from tests.worker.traffic import traffic
+
+N_QUERIES = 60
+
+
+@pytest.fixture(autouse=True)
+def _commit_after_every_batch(monkeypatch):
+    monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.0)
+
+
+class Rig:
+    """A house of one task, disks of workers, and a folder of snapshots."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.house = House(1)
+        self.folder = path / "snapshots"
+        self.whole = traffic(1, n_queries=N_QUERIES)
+
+    def append(self, begin: float, end: float) -> None:
+        self.house.append({0: self.whole.part(begin, end)})
+
+    def disk(self, name: str = "disk") -> RocksStateDirectory:
+        return RocksStateDirectory(self.path / name)
+
+    @asynccontextmanager
+    async def working(self, disk: str = "disk", **settings):
+        """A worker with snapshots that has read all; the disk is held by it."""
+        states = self.disk(disk)
+        states.hold()
+        settings = {"snapshot_url": f"file://{self.folder}", "max_poll_records": 20, **settings}
+        worker = self.house.worker(states=states, **settings)
+        try:
+            async with self.house.working(worker):
+                await eventually(lambda: self.read_by(worker))
+                yield worker
+        finally:
+            states.release()
+
+    def read_by(self, worker) -> bool:
+        views = list(worker.snapshot)
+        end = {log: self.house.broker.end_of(log, 0) for log in ("rankings", "judgments")}
+        return bool(views) and views[0].positions == end and not views[0].restoring
+
+    async def written(self, worker) -> None:
+        """Until all that is read is in a snapshot."""
+        progress = sum(self.house.broker.end_of(log, 0) for log in ("rankings", "judgments"))
+        await eventually(lambda: list(self.folder.rglob(f"{progress}.json")))
+
+    @property
+    def place(self) -> Path:
+        (manifest, *_) = self.folder.rglob("*.json")
+        return manifest.parent
+
+    def manifests(self) -> list[Path]:
+        return sorted(self.place.glob("*.json"), key=lambda path: int(path.stem))
+
+    def right(self, worker) -> bool:
+        return totals(self.house.settings, worker) == self.house.truth().totals
+
+
+@pytest.fixture
+async def rig(tmp_path):
+    """With a snapshot of the first part of the records."""
+    rig = Rig(tmp_path)
+    rig.append(0, 0.5)
+    async with rig.working() as worker:
+        await rig.written(worker)
+    return rig
+
+
+async def back_without_disk(rig, **settings):
+    """A worker with an empty disk: its log, and how many rankings it read beside the new ones."""
+    before = rig.house.broker.end_of("rankings", 0)
+    rig.append(0.5, 1)
+    with capture_logs() as logs:
+        async with rig.working("empty", **settings) as worker:
+            assert rig.right(worker)
+            n_read = worker.snapshot.counters.get(("rankings", "read"), 0)
+            counts = dict(worker.snapshot.process_counts)
+    events = {line["event"]: line for line in logs}
+    again = [line for line in logs if line["event"] == "task_restored"]
+    return events, counts, n_read - (rig.house.broker.end_of("rankings", 0) - before), again
+
+
+async def test_a_lost_store_comes_back_from_its_snapshot(rig):
+    events, counts, again, restored = await back_without_disk(rig)
+    fetched = events["snapshot_fetched"]
+    loaded = events["state_loaded"]
+    assert fetched["positions"] == loaded["positions"], "nothing before it is read"
+    assert counts["snapshot_bytes", "fetched"] == fetched["bytes"] > 0
+    assert counts["snapshot_failures", "fetch"] == 0
+    assert again == 0
+    assert not restored, "no checkpoint was rebuilt"
+    await eventually(lambda: not list((rig.path / "empty").glob("snapshot-*")))
+    rig.house.truth().check_outputs(rig.house.outputs(), once=True)
+
+
+async def test_without_snapshots_the_same_worker_reads_all_again(tmp_path):
+    rig = Rig(tmp_path)
+    rig.append(0, 0.5)
+    async with rig.working(snapshot_url=None):
+        pass
+    events, _, _, restored = await back_without_disk(rig, snapshot_url=None)
+    assert restored
+    assert "snapshot_fetched" not in events
+
+
+async def test_a_second_snapshot_writes_only_new_files_and_two_manifests_are_kept(rig):
+    for end in (0.6, 0.7, 0.8):
+        rig.append(end - 0.1, end)
+        async with rig.working() as worker:
+            await rig.written(worker)
+    sizes = [json.loads(path.read_bytes())["files"] for path in rig.manifests()]
+    assert len(sizes) == 2
+    first, second = ({each["sha256"] for each in files} for files in sizes)
+    assert first & second, "files in common are stored once"
+    stored = {path.name for path in (rig.place / "files").iterdir()}
+    assert first | second < stored, "files of earlier manifests stay for a day"
+
+
+async def test_a_crash_between_files_and_manifest_leaves_the_snapshot_before(rig, monkeypatch):
+    earlier = rig.manifests()
+    rig.append(0.5, 0.8)
+
+    def crash(*_):
+        raise OSError("the process ended")
+
+    with monkeypatch.context() as patch:
+        n_files = len(list((rig.place / "files").iterdir()))
+        patch.setattr(LocalFileSystem, "pipe_file", crash)
+        with capture_logs() as logs:
+            async with rig.working() as worker:
+                await eventually(lambda: worker._snapshots.counts["snapshot_failures", "write"])
+    assert {line["operation"] for line in logs if line["event"] == "snapshot_failed"} == {"write"}
+    assert rig.manifests() == earlier
+    assert len(list((rig.place / "files").iterdir())) > n_files
+    positions = json.loads(earlier[-1].read_bytes())["positions"]
+    events, *_ = await back_without_disk(rig)
+    assert events["snapshot_fetched"]["positions"] == positions
+
+
+def files_of(manifest):
+    return {each["sha256"] for each in json.loads(manifest.read_bytes())["files"]}
+
+
+def flip(file):
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize("all_of_them", [True, False])
+async def test_a_damaged_snapshot_is_counted_and_an_earlier_one_or_none_is_used(rig, all_of_them):
+    earlier, last = rig.manifests()
+    positions = json.loads(earlier.read_bytes())["positions"]
+    for name in files_of(last) if all_of_them else files_of(last) - files_of(earlier):
+        if (rig.place / "files" / name).stat().st_size:
+            flip(rig.place / "files" / name)
+    events, counts, *_ = await back_without_disk(rig)
+    assert "has other bytes" in events["snapshot_failed"]["error"]
+    assert counts["snapshot_failures", "fetch"] == 1 + all_of_them
+    if all_of_them:
+        assert "task_restored" in events, "as without snapshots"
+    else:
+        assert events["snapshot_fetched"]["positions"] == positions
+
+
+async def test_a_torn_manifest_is_passed_over(rig):
+    earlier, last = rig.manifests()
+    positions = json.loads(earlier.read_bytes())["positions"]
+    last.write_bytes(last.read_bytes()[:-9])
+    events, counts, *_ = await back_without_disk(rig)
+    assert events["snapshot_fetched"]["positions"] == positions
+    assert counts["snapshot_failures", "fetch"] == 0
+
+
+async def test_a_manifest_beyond_the_log_is_not_used(rig):
+    path = rig.manifests()[-1]
+    document = json.loads(path.read_bytes())
+    document["positions"]["rankings"] += 10**6
+    (rig.place / f"{sum(document['positions'].values())}.json").write_text(json.dumps(document))
+    events, *_ = await back_without_disk(rig)
+    assert events["snapshot_fetched"]["positions"]["rankings"] < 10**6
+
+
+async def test_snapshots_of_another_fingerprint_or_topic_are_at_another_place(rig):
+    with capture_logs() as logs:
+        async with rig.working("other", measures=("mrr",)):
+            pass
+    assert "snapshot_fetched" not in {line["event"] for line in logs}
+    ids = {"rankings": "a", "judgments": "b"}
+    places = {
+        place_of("c", ids, 0, 0, "f"),
+        place_of("c", {**ids, "rankings": "x"}, 0, 0, "f"),
+        place_of("d", ids, 0, 0, "f"),
+        place_of("c", ids, 1, 0, "f"),
+        place_of("c", ids, 0, 1, "f"),
+        place_of("c", ids, 0, 0, "g"),
+    }
+    assert len(places) == 6
+    assert place_of("../..", ids, 0, 0, "f") == "_____/a+b/0/f"
+    with pytest.raises(SnapshotFailed, match="ids"):
+        place_of("c", {"rankings": "a", "judgments": None}, 0, 0, "f")
+
+
+@pytest.mark.parametrize(("much", "replaced"), [(10**6, False), (5, True)])
+async def test_a_store_that_is_much_older_is_replaced(rig, monkeypatch, much, replaced):
+    shutil.copytree(rig.path / "disk", rig.path / "old")
+    rig.append(0.5, 0.9)
+    async with rig.working() as worker:
+        await rig.written(worker)
+    for module in (ownership, store_snapshots):
+        monkeypatch.setattr(module, "MUCH_OLDER", much)
+    with capture_logs() as logs:
+        async with rig.working("old") as worker:
+            assert rig.right(worker)
+    events = {line["event"]: line for line in logs}
+    assert ("snapshot_fetched" in events) == replaced
+    assert ("task_restored" in events) != replaced
+    await eventually(
+        lambda: sorted(path.name for path in (rig.path / "old").iterdir()) == ["in-use", "task-0"]
+    )
+
+
+# The folder by itself: two writers, ages, limits
+
+
+class Stores:
+    """Folders with files of stores, written as snapshots of one place."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.folder = SnapshotFolder(f"file://{path / 'snapshots'}")
+        self.there = path / "snapshots" / "place"
+
+    def write(self, progress: int, *contents: bytes, by: SnapshotFolder | None = None) -> int:
+        """Bytes written for a store with these sorted files."""
+        store = self.path / f"store-{progress}-{contents}"[:60]
+        shutil.rmtree(store, ignore_errors=True)
+        store.mkdir(parents=True)
+        (store / "CURRENT").write_bytes(b"MANIFEST-000001")
+        (store / "MANIFEST-000001").write_bytes(b"%d" % progress)
+        (store / "OPTIONS-000002").write_bytes(b"not needed")
+        for number, content in enumerate(contents):
+            (store / f"{number:06}.sst").write_bytes(content)
+        positions = {"rankings": progress, "judgments": 0}
+        return (by or self.folder).write("place", store, positions, lambda: None)[1]
+
+    def has(self, content: bytes) -> bool:
+        return (self.there / "files" / hashlib.sha256(content).hexdigest()).exists()
+
+    def age(self, seconds: float) -> None:
+        """Makes all files older."""
+        for path in self.there.rglob("*"):
+            modified = path.stat().st_mtime - seconds
+            os.utime(path, (modified, modified))
+
+    def kept(self) -> list[int]:
+        return [each.progress for each in self.folder.manifests("place")]
+
+
+@pytest.fixture
+def stores(tmp_path):
+    return Stores(tmp_path)
+
+
+DAY = 86_400
+
+
+def test_files_of_no_kept_manifest_are_deleted_after_a_day(stores):
+    for progress, content in enumerate((b"a", b"b", b"c"), 1):
+        stores.write(progress, b"common", content)
+    assert stores.kept() == [3, 2]
+    assert stores.has(b"a"), "it is younger than an upload may take"
+    stores.age(DAY - 60)
+    stores.write(4, b"common", b"d")
+    assert stores.has(b"a")
+    stores.age(120)
+    stores.write(5, b"common", b"e")
+    assert not stores.has(b"a")
+    assert not stores.has(b"b")
+    assert all(map(stores.has, (b"common", b"d", b"e"))), "files of the kept ones stay at any age"
+    assert stores.kept() == [5, 4]
+
+
+def test_a_writer_that_is_behind_changes_nothing_of_the_furthest(stores):
+    other = SnapshotFolder(f"file://{stores.path / 'snapshots'}")
+    stores.write(10, b"x")
+    stores.write(11, b"y")
+    stores.age(2 * DAY)
+    stores.write(3, b"old", by=other)
+    assert stores.kept() == [11, 10]
+    assert all(map(stores.has, (b"x", b"y")))
+    assert not (stores.there / "3.json").exists()
+
+
+def test_an_unused_file_is_used_again_only_while_no_writer_deletes_it(stores):
+    for progress, content in enumerate((b"again", b"b", b"c"), 1):
+        stores.write(progress, content)
+    assert stores.write(4, b"again", b"b") < len(b"again") + len(b"MANIFEST-000001") + 1
+    for progress in (5, 6):
+        stores.write(progress, b"z")
+    stores.age(DAY * 0.75)
+    written = stores.write(7, b"again")
+    assert written >= len(b"again"), "it is written again, so another writer finds it young"
+    stores.write(8, b"again")
+    assert stores.has(b"again")
+
+
+def test_a_manifest_with_equal_sums_is_never_overwritten(stores):
+    stores.write(5, b"first")
+    before = (stores.there / "5.json").read_bytes()
+    stores.write(5, b"second")
+    assert (stores.there / "5.json").read_bytes() == before
+    (only,) = stores.folder.manifests("place")
+    stores.folder.fetch("place", only, stores.path / "fetched", lambda: None)
+    assert (stores.path / "fetched" / "000000.sst").read_bytes() == b"first"
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda file: os.truncate(file, file.stat().st_size - 1), "missing or has another size"),
+        (flip, "has other bytes"),
+        (Path.unlink, "missing or has another size"),
+    ],
+)
+def test_damaged_files_are_not_fetched(stores, damage, reason):
+    stores.write(1, b"content")
+    (manifest,) = stores.folder.manifests("place")
+    damage(stores.there / "files" / hashlib.sha256(b"content").hexdigest())
+    with pytest.raises(SnapshotFailed, match=reason):
+        stores.folder.fetch("place", manifest, stores.path / "fetched", lambda: None)
+
+
+def with_name(name):
+    def changed(document):
+        first, *others = document["files"]
+        return json.dumps({**document, "files": [{**first, "name": name}, *others]}).encode()
+
+    return changed
+
+
+def with_members(**changes):
+    return lambda document: json.dumps({**document, **changes}).encode()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda _: b"",
+        lambda _: b"[" * 100_000,
+        lambda document: json.dumps(document).encode()[:-5],
+        lambda document: json.dumps(document).encode() + b" " * snapshots.MAX_MANIFEST_BYTES,
+        with_members(format=2),
+        with_members(positions={"rankings": 2}),
+        with_members(positions={"rankings": 1, "judgments": 2}),
+        with_members(positions={"rankings": 3, "judgments": -1}),
+        with_members(files=[]),
+        with_name("../../000001.sst"),
+        with_name("/etc/000001.sst"),
+        with_name("000001.sst\n"),
+        with_name("OPTIONS-000001"),
+        with_name("CURRENT"),
+        with_name("MANIFEST-000002"),
+    ],
+)
+def test_a_hostile_manifest_is_not_read(stores, changed):
+    stores.write(1, b"content")
+    stores.write(2, b"content")
+    assert stores.kept() == [2, 1]
+    path = stores.there / "2.json"
+    path.write_bytes(changed(json.loads(path.read_bytes())))
+    assert stores.kept() == [1]
+    stores.age(2 * DAY)
+    stores.write(3, b"other")
+    assert not path.exists(), "unreadable ones are deleted after a day"
+
+
+def test_a_torn_upload_is_written_again(stores):
+    stores.write(1, b"content")
+    os.truncate(stores.there / "files" / hashlib.sha256(b"content").hexdigest(), 3)
+    assert stores.write(2, b"content") >= len(b"content")
+
+
+def test_an_upload_without_end_is_given_up(stores, monkeypatch):
+    monkeypatch.setattr(snapshots, "MAX_UPLOAD_SECONDS", -1.0)
+    with pytest.raises(SnapshotFailed, match="took more than"):
+        stores.write(1, b"content")
+    assert not list(stores.there.glob("*.json"))
+
+
+def test_sizes_and_numbers_have_limits(stores, monkeypatch):
+    stores.write(1, b"content")
+    (manifest,) = stores.folder.manifests("place")
+    small = SnapshotFolder(f"file://{stores.path / 'snapshots'}", max_store_bytes=5)
+    with pytest.raises(SnapshotFailed, match="max_store_bytes"):
+        small.fetch("place", manifest, stores.path / "fetched", lambda: None)
+    monkeypatch.setattr(snapshots, "_FREE_BYTES", 1 << 60)
+    with pytest.raises(SnapshotFailed, match="the disk has"):
+        stores.folder.fetch("place", manifest, stores.path / "fetched", lambda: None)
+    monkeypatch.setattr(snapshots, "MAX_LISTED", 2)
+    with pytest.raises(SnapshotFailed, match="more than 2 objects"):
+        stores.write(2, b"other")
+    monkeypatch.undo()
+    monkeypatch.setattr(snapshots, "MAX_FILES", 2)
+    with pytest.raises(SnapshotFailed, match="at most 2"):
+        stores.write(2, b"other")
+
+
+def test_parameters_of_addresses_are_not_in_errors(stores, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError("GET https://host/x?sig=secret&se=1 was refused")
+
+    monkeypatch.setattr(stores.folder._files, "ls", refuse)
+    with pytest.raises(SnapshotFailed) as failed:
+        stores.folder.manifests("place")
+    assert str(failed.value) == (
+        "it cannot be read: PermissionError: GET https://host/x?*** was refused"
+    )
