@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 import subprocess
 import sys
 
@@ -15,6 +14,7 @@ from evaluator.cli import main
 from evaluator.ports import UNKNOWN_END, SourceUnusable
 from tests.replay.running import contents
 from tests.replay.test_merging import SETTINGS, write_logs
+from tests.s3 import s3_server
 
 PACK = {
     ".json": bytes,
@@ -195,30 +195,7 @@ def test_any_file_system_of_fsspec_is_read(root, tmp_path):
 @pytest.mark.slow
 def test_a_server_of_s3_is_read(root, tmp_path):
     """The command runs in its own process: s3fs closes its sessions with the interpreter."""
-    server = pytest.importorskip("moto.server", reason="moto is in the group compare")
-    boto3 = pytest.importorskip("boto3", reason="boto3 comes with moto")
-    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    running.start()
-    try:
-        host, port = running.get_host_and_port()
-        environment = {
-            **os.environ,
-            "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-            "AWS_ACCESS_KEY_ID": "test",
-            "AWS_SECRET_ACCESS_KEY": "test",
-            "AWS_DEFAULT_REGION": "us-east-1",
-        }
-        client = boto3.client(
-            "s3",
-            endpoint_url=environment["AWS_ENDPOINT_URL"],
-            aws_access_key_id="test",
-            aws_secret_access_key="test",
-            region_name="us-east-1",
-        )
-        client.create_bucket(Bucket="archive")
-        for name, text in objects_of(root / "logs", repeated=1):
-            client.put_object(Bucket="archive", Key=name, Body=text)
-        client.close()
+    with s3_server("archive", dict(objects_of(root / "logs", repeated=1))) as environment:
 
         def replayed(url, out):
             chosen = [each for setting in SETTINGS for each in ("--set", setting)]
@@ -238,8 +215,6 @@ def test_a_server_of_s3_is_read(root, tmp_path):
         assert done.returncode == 3
         assert "s3://nowhere" in done.stderr
         assert "Traceback" not in done.stderr
-    finally:
-        running.stop()
 
 
 async def test_a_missing_package_is_named(tmp_path, monkeypatch):

@@ -4,6 +4,8 @@ import hashlib
 import json
 import os
 import shutil
+import subprocess
+import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from evaluator.adapters.rocksdb import RocksStateDirectory
 from evaluator.wire.state.snapshots import SnapshotFailed
 from evaluator.worker import loop, ownership, store_snapshots
 from evaluator.worker.store_snapshots import place_of
+from tests.s3 import SECRET, s3_server
 from tests.waiting import eventually
 from tests.worker.house import House, totals
 from tests.worker.traffic import traffic
@@ -440,3 +443,55 @@ def test_parameters_of_addresses_are_not_in_errors(stores, monkeypatch):
     assert str(failed.value) == (
         "it cannot be read: PermissionError: GET https://host/x?*** was refused"
     )
+
+
+ON_S3 = """
+import sys
+from pathlib import Path
+from evaluator.adapters.files.snapshots import SnapshotFolder
+from evaluator.wire.state.snapshots import SnapshotFailed
+
+path = Path(sys.argv[1])
+folder = SnapshotFolder("s3://snapshots/evaluator")
+for progress in (1, 2, 3):
+    store = path / str(progress)
+    store.mkdir()
+    (store / "CURRENT").write_bytes(b"MANIFEST-000001")
+    (store / "MANIFEST-000001").write_bytes(b"%d" % progress)
+    (store / "000001.sst").write_bytes(b"common" * 1000)
+    (store / "000002.sst").write_bytes(b"%d" % progress * 100)
+    (store / "000003.log").write_bytes(b"")
+    positions = {"rankings": progress, "judgments": 0}
+    print(folder.write("c/t/0/f", store, positions, lambda: None)[1])
+print(folder.write("c/t/0/f", path / "3", {"rankings": 3, "judgments": 0}, lambda: None)[1])
+furthest, before = folder.manifests("c/t/0/f")
+print(furthest.progress, before.progress, folder.manifests("c/t/1/f"))
+folder.fetch("c/t/0/f", furthest, path / "fetched", lambda: None)
+wanted = {each.name: each.read_bytes() for each in (path / "3").iterdir()}
+assert {each.name: each.read_bytes() for each in (path / "fetched").iterdir()} == wanted
+try:
+    SnapshotFolder("s3://nowhere").write("c/t/0/f", path / "3", positions, lambda: None)
+except SnapshotFailed as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+def test_a_server_of_s3_keeps_snapshots(tmp_path):
+    """In its own process: s3fs closes its sessions with the interpreter."""
+    with s3_server("snapshots") as environment:
+        done = subprocess.run(
+            [sys.executable, "-c", ON_S3, str(tmp_path)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    first, second, third, again, progress, failure = done.stdout.splitlines()
+    assert int(first) == 6_000 + 100 + 15 + 1
+    assert int(second) == int(third) == 100 + 1, "only files that are new"
+    assert int(again) == 0
+    assert progress == "3 2 []"
+    assert "bucket does not exist" in failure
+    assert SECRET not in done.stdout + done.stderr
