@@ -108,6 +108,12 @@ _OUT: Final = _option("--out", "directory of the results", required=True, type=P
 _FORCE: Final = _option(
     "--force", "also write to a directory that is not empty", action="store_true"
 )
+_FORMAT: Final = _option(
+    "--format",
+    "also write evaluations and settled queries as Parquet (docs/history.md)",
+    choices=("ndjson", "parquet"),
+    default="ndjson",
+)
 _PROCESSES: Final = _option(
     "--processes",
     "evaluate tasks in so many processes (default: one per core, for much input)",
@@ -124,6 +130,7 @@ _MERGE: Final = (
     _option("directories", "written by `replay` or `merge`", nargs="+", type=Path, metavar="DIR"),
     _OUT,
     _FORCE,
+    _FORMAT,
 )
 _REPLAY: Final = (
     *_INPUT,
@@ -132,6 +139,7 @@ _REPLAY: Final = (
     _SKIP,
     _OUT,
     _FORCE,
+    _FORMAT,
     _option(
         "--tasks",
         "evaluate only these tasks (partitions), e.g. 0-15 or 0-3,8: a shard for `merge`",

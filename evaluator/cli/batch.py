@@ -76,14 +76,17 @@ def replay(options: argparse.Namespace, settings: Settings) -> int:
         learning = OnlineLearning(learning_rules, record_writer_of(settings, learning_rules))
     alarms = _alarms(options, settings, measures, warnings) if settings.alarms else None
     elsewhere = {OPENMETRICS: options.openmetrics} if options.openmetrics else None
+    results = results_of(options, elsewhere)
     result: ReplayResult | WrittenFiles
     if (plan := plan_of(options, settings, read)) is not None:
-        result = plan.write(options, settings, rules, alarms=alarms, online_learning=learning)
+        result = plan.write(
+            *(results, options, settings, rules), alarms=alarms, online_learning=learning
+        )
     else:
         result = asyncio.run(
             run_replay(
                 source,
-                ResultDirectory(options.out, force=options.force, elsewhere=elsewhere),
+                results,
                 replace(
                     rules,
                     weights=None if weights is None else weights.checksum,
@@ -105,6 +108,23 @@ def replay(options: argparse.Namespace, settings: Settings) -> int:
     if not any(_n_read(result).values()):
         warn("the range has no records, so the results are empty.")
     return 0
+
+
+def results_of(
+    options: argparse.Namespace, elsewhere: Mapping[str, Path] | None = None
+) -> ResultDirectory:
+    """The directory of --out, with the files of --format. Raises UsageError."""
+    derive = None
+    if getattr(options, "format", "ndjson") == "parquet":
+        from evaluator.replay.parquet import parquet_writer  # noqa: PLC0415 - needs an extra
+
+        try:
+            derive = parquet_writer()
+        except ImportError as error:
+            raise UsageError(
+                f"--format parquet needs a further package: {error}. Install evaluator[parquet]."
+            ) from None
+    return ResultDirectory(options.out, force=options.force, elsewhere=elsewhere, derive=derive)
 
 
 def _alarms(

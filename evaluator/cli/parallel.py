@@ -73,6 +73,7 @@ class Plan:
 
     def write(
         self,
+        results: ResultDirectory,
         options: argparse.Namespace,
         settings: Settings,
         rules: ReplayRules,
@@ -80,8 +81,8 @@ class Plan:
         alarms: AlarmReplay | None,
         online_learning: OnlineLearning | None,
     ) -> WrittenFiles:
-        """Evaluates and merges all shards. Raises what `replay` raises."""
-        with ResultDirectory(options.out, force=options.force) as results:
+        """Evaluates and merges all shards into *results*. Raises what `replay` raises."""
+        with results:
             jobs = [
                 ShardJob(options, settings, bounds, results.hidden_place(f"shard-{n}"))
                 for n, bounds in enumerate(self.shards)

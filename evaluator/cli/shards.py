@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evaluator.cli.batch import summary
+from evaluator.cli.batch import results_of, summary
 from evaluator.cli.exits import UsageError
 from evaluator.cli.watching import watch_rules_of
 from evaluator.cli.wiring import segment_rules_of, warn
@@ -13,7 +13,6 @@ from evaluator.config.measures import measure_set
 from evaluator.ports import SourceUnusable
 from evaluator.replay.alarms import AlarmReplay
 from evaluator.replay.merging import Merge
-from evaluator.replay.results import ResultDirectory
 from evaluator.replay.shards import Shard
 from evaluator.replay.writing import FileRules, Part
 from evaluator.wire.alarms.records import AlarmRefused, read_commands
@@ -26,7 +25,7 @@ def merge(options: argparse.Namespace, settings: Settings) -> int:  # noqa: ARG0
             raise UsageError(f"--out {options.out} is an input of this command. Name another.")
     merging = Merge.of([Shard(directory) for directory in options.directories])
     rules, alarms = rules_of(merging)
-    with ResultDirectory(options.out, force=options.force) as results:
+    with results_of(options) as results:
         done = merging.write(results, rules, alarms=alarms)
     print(f"merged {_tasks_in(merging.parts())}; {summary(done, options.out)}")
     for part in merging.parts():

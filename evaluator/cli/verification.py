@@ -20,6 +20,7 @@ from evaluator.config.measures import measure_set
 from evaluator.core.types.records import LOGS
 from evaluator.replay.merging import Merge
 from evaluator.replay.online_learning import WEIGHTS
+from evaluator.replay.results import ResultDirectory
 from evaluator.replay.shards import Shard
 from evaluator.replay.writing import MANIFEST, SCHEMAS
 
@@ -106,7 +107,8 @@ def _compute_again(options: argparse.Namespace, given: Settings, shard: Shard) -
     plan = plan_of(options, settings, read, _bounds(shard), always=True)
     if plan is None:
         raise UsageError(f"{shard.directory} names no tasks. Replay it again.")
-    plan.write(options, settings, rules, alarms=alarms, online_learning=None)
+    results = ResultDirectory(options.out, force=options.force)
+    plan.write(results, options, settings, rules, alarms=alarms, online_learning=None)
 
 
 def _set_range(options: argparse.Namespace, settings: Settings, shard: Shard) -> None:

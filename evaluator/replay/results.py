@@ -7,7 +7,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -23,6 +23,14 @@ _LONG_INTEGER_DIGITS: Final = 2_500
 """Integers from 2^63 are padded texts in SQLite, which orders texts after integers."""
 
 ROWS_PER_BLOCK: Final = 1_000
+
+DERIVED: Final = (
+    "evaluations.parquet",
+    "evaluations-values.parquet",
+    "settled.parquet",
+    "settled-values.parquet",
+)
+"""Files with the content of others, in no manifest; those of an earlier replay are removed."""
 
 SortKey = tuple[int | str, ...]
 
@@ -151,7 +159,8 @@ class ResultDirectory:
 
     A context manager; an exit without `commit` leaves no files. The directory is created with its
     parents. *force* replaces existing files; without it the directory has to be empty. The results
-    in *elsewhere* are written to those files instead. Methods raise ResultsUnusable.
+    in *elsewhere* are written to those files instead. *derive* writes DERIVED into the directory of
+    the finished files. Methods raise ResultsUnusable.
     """
 
     def __init__(
@@ -161,8 +170,10 @@ class ResultDirectory:
         force: bool,
         memory_bytes: int = MEMORY_BYTES,
         elsewhere: Mapping[str, Path] | None = None,
+        derive: Callable[[Path], None] | None = None,
     ) -> None:
         self._directory = directory
+        self._derive = derive
         self._elsewhere = dict(elsewhere or {})
         self._places: dict[str, Path] = {}  # hidden directories of the results in *elsewhere*
         self._force = force
@@ -251,8 +262,11 @@ class ResultDirectory:
         The last file of an earlier replay is deleted first: the set is incomplete meanwhile.
         """
         with self._writing():
-            (self._directory / self._finished[-1]).unlink(missing_ok=True)
-            for name in self._finished:
+            if self._derive is not None:
+                self._derive(self._place)
+            for name in (self._finished[-1], *DERIVED):
+                (self._directory / name).unlink(missing_ok=True)
+            for name in (*(DERIVED if self._derive is not None else ()), *self._finished):
                 self._place_of(name).replace(self._elsewhere.get(name, self._directory / name))
         self._committed = True
 
