@@ -216,7 +216,7 @@ format: $(VENV)/.dev ## format the code with ruff
 lock: $(VENV)/.dev ## pin requirements/*.txt again from pyproject.toml
 	$(BIN)/$(LOCK) pyproject.toml requirements/build.in \
 		--output-file requirements/run.txt $(ARGS)
-	$(BIN)/$(LOCK) pyproject.toml requirements/build.in --group dev --extra avro \
+	$(BIN)/$(LOCK) pyproject.toml requirements/build.in --group dev --extra avro --extra protobuf \
 		--constraint requirements/run.txt --output-file requirements/dev.txt $(ARGS)
 	$(BIN)/$(LOCK) --group compare \
 		--constraint requirements/dev.txt --output-file requirements/compare.txt $(ARGS)

@@ -15,6 +15,8 @@ from functools import partial
 from typing import Any
 
 import fastavro
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.json_format import ParseDict
 
 from benchmarks.pipeline import SKEW_MS
 from evaluator.core.types.records import Log
@@ -79,6 +81,20 @@ def main() -> None:
             max_future_skew_ms=SKEW_MS,
             answers={"1": Answer("AVRO", json.dumps(schema))},
         )
+        kind, descriptors = protobuf_of(documents[0])
+        of_protobuf = [ParseDict(document, kind()).SerializeToString() for document in documents]
+        by_descriptors = Stage(
+            replace(
+                mapping,
+                format="protobuf",
+                envelope="none",
+                descriptors=descriptors,
+                message="Event",
+            ),
+            max_future_skew_ms=SKEW_MS,
+        )
+        if by_descriptors.decoded(records(log, of_protobuf), decode).malformed:
+            raise AssertionError("records in Protobuf are not read")
         of_json = Stage(mapping, max_future_skew_ms=SKEW_MS)
         in_rows = partial(of_avro.decoded, records(log, framed), decode)
         if in_rows().n_read != len(documents) or in_rows().malformed:
@@ -87,6 +103,10 @@ def main() -> None:
             "canonical": (messages, partial(decode, records(log, messages))),
             "JSON": (plain, partial(of_json.decoded, records(log, plain), decode)),
             "Avro": (framed, in_rows),
+            "Protobuf": (
+                of_protobuf,
+                partial(by_descriptors.decoded, records(log, of_protobuf), decode),
+            ),
         }
         watch: dict[str, list[float]] = {name: [] for name in steps}
         for _ in range(options.rounds):
@@ -108,6 +128,28 @@ def avro_of(name: str, value: Any) -> Any:
     if isinstance(value, list):
         return {"type": "array", "items": avro_of(name, value[0])}
     return {bool: "boolean", int: "long", float: "double", str: "string"}[type(value)]
+
+
+def protobuf_of(document: dict[str, Any]) -> tuple[Any, bytes]:
+    """A message class for documents like this one, and its descriptor set."""
+    file = descriptor_pb2.FileDescriptorProto(name="event.proto", syntax="proto3")
+
+    def add(name: str, value: dict[str, Any]) -> None:
+        message = file.message_type.add(name=name)
+        for number, (member, each) in enumerate(value.items(), 1):
+            one = each[0] if isinstance(each, list) else each
+            kind = {bool: 8, int: 3, float: 1, str: 9, dict: 11}[type(one)]
+            field = message.field.add(name=member, number=number, type=kind, label=1)
+            field.label = 3 if isinstance(each, list) else 1
+            if isinstance(one, dict):
+                field.type_name = f".{name}_{member}"
+                add(f"{name}_{member}", one)
+
+    add("Event", document)
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    kind = message_factory.GetMessageClass(pool.FindMessageTypeByName("Event"))
+    return kind, descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
 
 
 def in_avro(schema: Any, document: Any) -> bytes:

@@ -46,7 +46,7 @@ def _tested(name: str, venv: Path, python: str) -> int:
     subprocess.run([*uv, "venv", "--quiet", "--python", python, str(venv)], check=True)
     install = [*uv, "pip", "install", "--quiet"]
     resolution = f"--resolution={RESOLUTIONS[name]}"
-    needs = [resolution, "--requirements=pyproject.toml", "--extra=avro"]
+    needs = [resolution, "--requirements=pyproject.toml", "--extra=avro", "--extra=protobuf"]
     subprocess.run([*install, *needs], check=True, cwd=ROOT, env=environment)
     subprocess.run([*install, *TOOLS], check=True, cwd=ROOT, env=environment)
     show = "import numpy, sys; print(f'numpy {numpy.__version__}, Python {sys.version.split()[0]}')"

@@ -1,5 +1,6 @@
 """A schema registry over HTTP, with the API of Confluent, which Apicurio and Redpanda have too."""
 
+import re
 import ssl
 from base64 import b64encode
 from collections.abc import Mapping
@@ -22,6 +23,9 @@ MAX_REFERENCES: Final = 100
 UNKNOWN: Final = frozenset({40402, 40403})
 """Error codes of a registry that has no such version or schema; any other 404 may be a proxy's."""
 
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/]*={0,2}")
+_NOT_SERIALIZED: Final = " If it has no serialized descriptors of Protobuf, use descriptor_set."
+
 _Document = Mapping[str, Any]
 
 
@@ -33,6 +37,7 @@ class SchemaRegistry:
         username: with the password in *password_file*; None: no login.
         password_file: has the password and nothing else.
         cafile: PEM file of the trusted authorities; None: those of the system.
+        decodes_protobuf: whether schemas of Protobuf are needed as serialized descriptors.
     """
 
     def __init__(
@@ -42,7 +47,9 @@ class SchemaRegistry:
         username: str | None = None,
         password_file: str | None = None,
         cafile: str | None = None,
+        decodes_protobuf: bool = False,
     ) -> None:
+        self._decodes_protobuf = decodes_protobuf
         self.url = url
         self._username = username
         self._password_file = password_file
@@ -58,7 +65,12 @@ class SchemaRegistry:
         ) as session:
             asking = _Asking(session, self.url)
             try:
-                found = await asking.document(f"schemas/{kind}/{schema_id}")
+                place = f"schemas/{kind}/{schema_id}"
+                found = await asking.document(place)
+                is_protobuf = found is not None and found.get("schemaType") == "PROTOBUF"
+                if is_protobuf and self._decodes_protobuf:
+                    asking.form = "?format=serialized"
+                    found = await asking.document(place)
                 if found is None:
                     return Answer(refused="is unknown to the registry")
                 references = await asking.references(found)
@@ -97,7 +109,12 @@ class _Refused(Exception):
 
 
 class _Asking:
-    """The requests for one id."""
+    """The requests for one id.
+
+    `form` is the form in which schemas are asked for; as text those of Protobuf cannot be used.
+    """
+
+    form = ""
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self._session = session
@@ -106,7 +123,7 @@ class _Asking:
     async def document(self, path: str) -> _Document | None:
         """The answer with a schema; None if there is none. Raises RegistryUnavailable."""
         try:
-            url = URL(f"{self._url}/{path}", encoded=True)
+            url = URL(f"{self._url}/{path}{self.form}", encoded=True)
             async with self._session.get(url, allow_redirects=False) as answer:
                 body = await answer.content.read(MAX_ANSWER_BYTES + 1)
                 while not answer.content.at_eof() and len(body) <= MAX_ANSWER_BYTES:
@@ -141,6 +158,11 @@ class _Asking:
             what = f"with {status}" if status != 200 else "without a schema"
             raise RegistryUnavailable(
                 f"{self._url} answers {what}, as no schema registry does. Check `registry`."
+                + (_NOT_SERIALIZED if self.form else "")
+            )
+        if self.form and _BASE64.fullmatch(found["schema"]) is None:
+            raise RegistryUnavailable(
+                f"{self._url} answers without a serialized descriptor.{_NOT_SERIALIZED}"
             )
         return found
 

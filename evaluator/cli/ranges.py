@@ -187,7 +187,7 @@ def require_no_keys(settings: Settings) -> None:
     """Raises UsageError if a mapping names keys or headers, which files do not have."""
     mapping = mapping_of(settings)
     for log, each in {} if mapping is None else mapping.logs.items():
-        if each.registry is not None:
+        if each.format not in {"json", "otlp"}:
             raise UsageError(
                 f"{settings.mapping}: [{log}] has format = {each.format}, and files have lines of "
                 "JSON. Read the topic, --source kafka://HOST:PORT."

@@ -127,6 +127,7 @@ def schemas_of(settings: Settings, connection: Connection, *, writes: bool) -> "
         username=settings.registry_username,
         password_file=settings.registry_password_file,
         cafile=settings.registry_cafile,
+        decodes_protobuf=any(each.format == "protobuf" for each in mapping.logs.values()),
     )
     answers = KafkaAnswers(
         connection,

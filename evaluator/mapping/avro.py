@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from evaluator.mapping.log_mapping import LogMapping
 from evaluator.mapping.schemas import Answer, SchemaUnusable
 from evaluator.wire.messages.strict import Malformed
 from evaluator.wire.reading import MAX_NESTING, too_deep
@@ -22,8 +23,9 @@ _KEPT: Final = ("name", "namespace", "symbols", "size", "precision", "scale")
 _INNER: Final = ("type", "items", "values")
 
 
-def compiled(answer: Answer) -> Callable[[bytes], Any]:
-    """The decoder of a schema. Raises SchemaUnusable."""
+def compiled(answer: Answer, mapping: LogMapping) -> Callable[[bytes], Any]:
+    """The decoder of a schema, for any mapping. Raises SchemaUnusable."""
+    del mapping
     from fastavro import parse_schema, schemaless_reader  # noqa: PLC0415 - of an extra
 
     if answer.kind != "AVRO":

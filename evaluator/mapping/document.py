@@ -36,11 +36,31 @@ GROUP: Final = "evaluator.mappings"
 """Entry points of this group are functions by name: a `Record` to a list of messages."""
 
 ENVELOPES: Final = ("none", "cloudevents", "debezium")
-FORMATS: Final = ("json", "otlp", "avro")
+FORMATS: Final = ("json", "otlp", "avro", "protobuf")
+_SCHEMAS: Final[Mapping[str, Sequence[tuple[str, ...]]]] = {
+    "avro": [("registry",)],
+    "protobuf": [("registry",), ("descriptor_set", "message")],
+}
+"""The members that formats need beside them: one of these lists."""
+MAX_DESCRIPTOR_BYTES: Final = 16 << 20
 
 _OF_TABLE: Final = (
-    *("topic", "format", "registry", "envelope", "where", "present", "rows", "function"),
+    *(
+        "topic",
+        "format",
+        "registry",
+        "descriptor_set",
+        "message",
+        "envelope",
+        "where",
+        "present",
+        "rows",
+        "function",
+    ),
 )
+
+_PLACES: Final = frozenset({"topic", "registry", "descriptor_set"})
+"""Members that do not change what a record means."""
 
 _FORMS: Final = 'a path, a list of paths, or { path = "...", const, unit, add, table }'
 
@@ -89,9 +109,7 @@ def read_document(text: str, name: str) -> MappingDocument:
     if len({each.registry for each in logs.values()} - {None}) > 1:
         read.refuse(("judgments", "registry"), "is another one", "one registry for both")
     meaning = {
-        log: {name: value for name, value in table.items() if name not in {"topic", "registry"}}
-        | ({"package": _package_of(table["function"])} if "function" in table else {})
-        for log, table in document.items()
+        log: _meaning_of(document[log], logs[log]) for log in sorted(logs, key=list(document).index)
     }
     return MappingDocument(logs, hashlib.sha256(json.dumps(meaning).encode()).hexdigest()[:16])
 
@@ -132,7 +150,7 @@ class _Reader:
         topic = self._text(table, "topic", log)
         if "function" in table:
             return self._function(log, table, topic)
-        form, registry = self._format(table, log)
+        of_format = self._format(table, log)
         members = self._members(table, kinds, (log,))
         rows = table.get("rows")
         has_rows = rows is not None
@@ -150,14 +168,12 @@ class _Reader:
         mapping = LogMapping(
             log=log,
             topic=topic,
-            format=form,
-            registry=registry,
-            envelope=self._choice(table, "envelope", ENVELOPES, log),
             where=self._where(table, log),
             present=self._present(table, log),
             members=members,
             groups=self._groups(table, groups, (log,)),
             has_rows=has_rows,
+            **of_format,
             **found,
         )
         self._require(mapping, "candidate_id" if rankings else "candidate_id grade")
@@ -220,19 +236,42 @@ class _Reader:
             self.refuse((log, name), f"is {_shown(value)}", ", ".join(known))
         return str(value)
 
-    def _format(self, table: dict[str, Any], log: Log) -> tuple[str, str | None]:
-        """The format, and the address of its registry."""
-        form, registry = self._choice(table, "format", FORMATS, log), table.get("registry")
-        if (registry is None) != (form != "avro"):
-            what = "is missing" if form == "avro" else "is beside JSON"
-            self.refuse((log, "registry"), what, "an address, with format = avro")
-        if form == "otlp" and "envelope" in table:
-            self.refuse((log, "envelope"), "is beside OTLP", "no envelope")
+    def _format(self, table: dict[str, Any], log: Log) -> dict[str, Any]:
+        """The format, and where its schemas are."""
+        form, accepted = self._choice(table, "format", FORMATS, log), [tuple[str, ...]()]
+        accepted = list(_SCHEMAS.get(form, accepted))
+        given = tuple(name for name in ("registry", "descriptor_set", "message") if name in table)
+        if given not in accepted:
+            beside = f"is {form} beside {' and '.join(given) or 'no schema'}"
+            self.refuse((log, "format"), beside, "; or ".join(map(" and ".join, accepted)) or form)
+        only = {"otlp": ("none",), "protobuf": ("none", "debezium")}.get(form, ENVELOPES)
+        envelope = self._choice(table, "envelope", ENVELOPES, log)
+        if envelope not in only:
+            self.refuse((log, "envelope"), f"is beside format = {form}", ", ".join(only))
+        found: dict[str, Any] = {"format": form, "envelope": envelope}
+        if "message" in given:
+            found["message"] = self._text(table, "message", log)
+            found["descriptors"] = self._file(table, "descriptor_set", log)
         try:
-            return form, None if registry is None else registry_url(str(registry))
+            if "registry" in given:
+                found["registry"] = registry_url(str(table["registry"]))
         except ValueError as error:
             self.refuse((log, "registry"), f"{error}", "https://HOST:PORT")
+        return found
+
+    def _file(self, table: dict[str, Any], name: str, log: Log) -> bytes:
+        """The content of a file beside the mapping."""
+        path = FilePath(self._name).parent / (self._text(table, name, log) or "")
+        what = f"a file of at most {MAX_DESCRIPTOR_BYTES} bytes, of protoc --descriptor_set_out"
+        try:
+            with path.open("rb") as file:
+                content = file.read(MAX_DESCRIPTOR_BYTES + 1)
+        except OSError as error:
+            self.refuse((log, name), f"cannot be read: {path}: {error.strerror}", what)
             raise
+        if len(content) > MAX_DESCRIPTOR_BYTES:
+            self.refuse((log, name), f"is too large: {path}", what)
+        return content
 
     def _path(self, value: Any, at: tuple[str, ...]) -> Path:
         if not isinstance(value, str):
@@ -323,6 +362,16 @@ class _Reader:
         if const is not None and kind == NUMBER:
             const = float(const)
         return Member(".".join(at), kind, parsed, const, unit, add, table)
+
+
+def _meaning_of(table: dict[str, Any], mapping: LogMapping) -> dict[str, Any]:
+    """What the hash is of: the members of a table, and the content of what they name."""
+    meaning = {name: value for name, value in table.items() if name not in _PLACES}
+    if "function" in table:
+        meaning["package"] = _package_of(table["function"])
+    if mapping.descriptors is not None:
+        meaning["descriptors"] = hashlib.sha256(mapping.descriptors).hexdigest()
+    return meaning
 
 
 def _shown(value: Any) -> str:

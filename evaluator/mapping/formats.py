@@ -1,23 +1,40 @@
-"""The formats of records that name a schema, and the packages that decode them."""
+"""The formats of records that have a schema, and the packages that decode them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final
 
 from evaluator.mapping.document import MappingRefused
-from evaluator.mapping.schemas import Answer
+from evaluator.mapping.log_mapping import LogMapping
+from evaluator.mapping.record import Record
+from evaluator.mapping.schemas import Answer, FramedDecoder, SchemaUnusable
 
-_PACKAGES: Final = {"avro": "fastavro"}
+_PACKAGES: Final = {"avro": ("fastavro",), "protobuf": ("google", "google.protobuf")}
+"""The package of a format, after those that it is in."""
 
 
-def compiler_of(form: str) -> Callable[[Answer], Callable[[bytes], Any]]:
-    """What makes a decoder of a schema. Raises MappingRefused if its package is not installed."""
-    if find_spec(_PACKAGES[form]) is None:
+def reader_of(mapping: LogMapping, answers: Mapping[str, Answer]) -> Callable[[Record], Any] | None:
+    """The decoder of records with a schema: to plain objects or Malformed; None if they have none.
+
+    Raises MappingRefused, also if the package of the format is not installed.
+    """
+    form = mapping.format
+    if form not in _PACKAGES:
+        return None
+    if not all(map(find_spec, _PACKAGES[form])):
         raise MappingRefused(
-            f"format = {form} needs the package {_PACKAGES[form]}, which is not installed. "
+            f"format = {form} needs the package {_PACKAGES[form][0]}, which is not installed. "
             f"Install evaluator[{form}]."
         )
-    compiler: Callable[[Answer], Callable[[bytes], Any]]
-    compiler = import_module(f"evaluator.mapping.{form}").compiled
-    return compiler
+    module = import_module(f"evaluator.mapping.{form}")
+    if mapping.descriptors is None:
+        is_protobuf = form == "protobuf"
+        return FramedDecoder(
+            answers, lambda answer: module.compiled(answer, mapping), has_indexes=is_protobuf
+        )
+    try:
+        reader: Callable[[Record], Any] = module.reader(mapping)
+    except SchemaUnusable as unusable:
+        raise MappingRefused(f"[{mapping.log}]: {unusable}.") from None
+    return reader

@@ -26,15 +26,15 @@ class Frame(NamedTuple):
     payload: bytes
 
 
-def frame_of(record: Record) -> Frame | Malformed:
-    """The frame of a record."""
+def frame_of(record: Record, *, has_indexes: bool = False) -> Frame | Malformed:
+    """The frame of a record; of Protobuf with the indexes of a message before its bytes."""
     value = record.value
     for name, header in reversed(record.headers):
         if name == HEADER and header is not None:
             schema_id = _id_in(header)
-            if schema_id is None or len(header) != _length(header):
+            if schema_id is None or (len(header) != _length(header) and not has_indexes):
                 return Malformed("decode", f"the header {HEADER} is no id of a schema")
-            return Frame(schema_id, value)
+            return Frame(schema_id, header[_length(header) :] + value)
     schema_id = _id_in(value)
     if schema_id is not None:
         return Frame(schema_id, value[_length(value) :])
@@ -60,7 +60,9 @@ def ids_in(batches: Iterable[Records]) -> set[str]:
                 size = _NUMBER_BYTES if value[:1] == b"\x00" else _GUID_BYTES
                 begun.add((value[:size], with_id))
     frames = (
-        frame_of(Record(value, None, unpacked_headers(headers) if headers else ()))
+        frame_of(
+            Record(value, None, unpacked_headers(headers) if headers else ()), has_indexes=True
+        )
         for value, headers in begun
     )
     return {frame.schema_id for frame in frames if isinstance(frame, Frame)}

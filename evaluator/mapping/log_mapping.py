@@ -32,13 +32,16 @@ class LogMapping:
     """The mapping of one topic: of `[rankings]` or `[judgments]`.
 
     `groups` and `row_groups` have members by name: `segments`; `features`, `scorers`. `each` is the
-    array of the rows; None with rows: parallel arrays. With `function` all else is empty.
+    array of the rows; None with rows: parallel arrays. `descriptors` is a descriptor set of
+    Protobuf, and `message` the name in it. With `function` all else is empty.
     """
 
     log: Log
     topic: str | None = None
     format: str = "json"
     registry: str | None = None
+    descriptors: bytes | None = None
+    message: str = ""
     envelope: str = "none"
     where: Sequence[tuple[Path, Sequence[Any]]] = ()
     present: Sequence[tuple[Path, ...]] = ()

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from evaluator.mapping.formats import compiler_of
+from evaluator.mapping.formats import reader_of
 from evaluator.mapping.framing import payload_of_json
 from evaluator.mapping.log_mapping import LogMapping
 from evaluator.mapping.members import (
@@ -29,7 +29,7 @@ from evaluator.mapping.otlp import items_of
 from evaluator.mapping.outcomes import LeftOut, Outcome, bounded, joined
 from evaluator.mapping.paths import Steps, shown
 from evaluator.mapping.record import Record
-from evaluator.mapping.schemas import Answer, FramedDecoder
+from evaluator.mapping.schemas import Answer
 from evaluator.mapping.shapes import Getter, Shape, walkers
 from evaluator.wire.messages.models import SCHEMA_VERSION
 from evaluator.wire.messages.strict import Malformed
@@ -78,11 +78,9 @@ class _Mapper:
         paths, row_paths = paths_of(mapping)
         self._loose = _Rules(mapping, walkers(paths), walkers(row_paths), {})
         self._fast: _Rules | None = None
-        self._reader = None
+        self._reader = reader_of(mapping, answers)
         each = None if mapping.each is None else mapping.each.steps
         self._is_otlp = mapping.format == "otlp"
-        if mapping.format not in {"json", "otlp"}:
-            self._reader = FramedDecoder(answers, compiler_of(mapping.format))
         if mapping.format != "json" or mapping.envelope == "debezium":
             return
         if _goes_through(each, paths):

@@ -197,20 +197,24 @@ class FramedDecoder:
         answers: by id, of `Schemas`.
         compiled: the decoder that an answer describes: bytes to plain objects, or the reason of a
             dead letter. Raises SchemaUnusable.
+        has_indexes: whether frames have those of a message, as of Protobuf.
     """
 
     def __init__(
         self,
         answers: Mapping[str, Answer],
         compiled: Callable[[Answer], Callable[[bytes], Any]],
+        *,
+        has_indexes: bool = False,
     ) -> None:
+        self._has_indexes = has_indexes
         self._verdicts = answers
         self._compiled = compiled
         self._decoders: dict[str, Callable[[bytes], Any]] = {}
 
     def __call__(self, record: Record) -> Any:
         """The decoded record, or Malformed."""
-        frame = frame_of(record)
+        frame = frame_of(record, has_indexes=self._has_indexes)
         if isinstance(frame, Malformed):
             return frame
         decode = self._decoders.get(frame.schema_id) or self._decoder(frame.schema_id)

@@ -89,6 +89,20 @@ async def test_references_are_followed_once_also_in_a_circle(fake):
     assert answer.references == (("a", '"int"'), ("b", '"long"'))
 
 
+async def test_schemas_of_protobuf_are_asked_for_as_descriptors(fake):
+    fake.register("b", 'syntax = "proto3";', "PROTOBUF", serialized="Yg==")
+    reading = SchemaRegistry(fake.url, decodes_protobuf=True)
+    reference = {"name": "b.proto", "subject": "b", "version": 1}
+    number = fake.register("a", "message A {}", "PROTOBUF", [reference], serialized="YQ==")
+    answer = await reading.answer(str(number))
+    assert (answer.kind, answer.schema) == ("PROTOBUF", "YQ==")
+    assert answer.references == (("b.proto", "Yg=="),)
+    of_text = fake.register("c", "message A {}", "PROTOBUF")  # as a registry without descriptors
+    with pytest.raises(RegistryUnavailable, match=r"without a serialized .* use descriptor_set"):
+        await reading.answer(str(of_text))
+    assert (await SchemaRegistry(fake.url).answer(str(of_text))).kind == "PROTOBUF"
+
+
 async def test_references_have_a_limit(fake):
     for n in range(MAX_REFERENCES + 1):
         reference = {"name": f"s{n}", "subject": f"s{n}", "version": 1}

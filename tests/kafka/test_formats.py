@@ -3,15 +3,18 @@
 import asyncio
 import json
 import re
+from base64 import b64encode
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from google.protobuf import descriptor_pb2
 
 from evaluator.cli import main
 from tests.kafka.page import output_of
 from tests.kafka.process import Worker
 from tests.kafka.test_mapping import create, dead_letters
 from tests.mapping.framed_world import CLICK, MAPPING, NOW_MS, SERP, without_places, world
+from tests.mapping.protobuf_world import framed, in_world, world_file
 from tests.mapping.registry import FakeRegistry, avro
 from tests.tidy.tree import ROOT
 
@@ -190,9 +193,51 @@ def test_map_waits_for_the_registry_and_copies_framed_records(
     assert mapper.stop() == 0
 
 
+def test_records_in_protobuf_are_evaluated_as_their_canonical_twin(
+    kafka, registry, topic_prefix, tmp_path
+):
+    """By the descriptor set of the page, and by the descriptors of a registry."""
+    page = (ROOT / "docs" / "formats.md").read_text("utf-8")
+    *_, mapping = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    file = world_file()
+    serialized = b64encode(file.SerializeToString()).decode()
+    number = registry.register("shop", "message Hit {}", "PROTOBUF", serialized=serialized)
+    rows = []
+    topics = ((0, "serps", "rankings", 1), (1, "clicks", "judgments", 2))
+    for at, topic, log, index in topics:
+        for partition, value, canonical in in_world()[at]:
+            rows.append((f"{topic_prefix}{topic}", partition, framed(number, value, (index,))))
+            if canonical is not None:
+                twin = f"{topic_prefix}twin-{log}"
+                rows.append((twin, partition, json.dumps(canonical).encode()))
+    asyncio.run(create(kafka, {topic: 2 for topic, *_ in rows}))
+    asyncio.run(send_all(kafka.bootstrap, rows))
+    for topic in ("serps", "clicks"):
+        mapping = mapping.replace(f'"{topic}"', f'"{topic_prefix}{topic}"')
+    by_registry = re.sub(r"descriptor_set .*\nmessage .*", f'registry = "{registry.url}"', mapping)
+    (tmp_path / "registry.toml").write_text(by_registry)
+    (tmp_path / "descriptors.toml").write_text(mapping)
+    files = descriptor_pb2.FileDescriptorSet(file=[file])
+    (tmp_path / "shop.desc").write_bytes(files.SerializeToString())
+    source = f"--source=kafka://{kafka.bootstrap}"
+    twin = ["replay", source, f"--set=topic_prefix={topic_prefix}twin-", "--at-end=hold"]
+    assert main([*twin, f"--out={tmp_path / 'twin'}"]) == 0
+    for name in ("descriptors", "registry"):
+        of_test = [
+            source,
+            f"--mapping={tmp_path / name}.toml",
+            f"--set=topic_prefix={topic_prefix}",
+        ]
+        assert main(["mapping", "try", *of_test]) == 0
+        assert main(["replay", *of_test, "--at-end=hold", f"--out={tmp_path / name}"]) == 0
+        assert without_places(tmp_path / name) == without_places(tmp_path / "twin")
+    assert (tmp_path / "registry" / "schemas.json").exists()
+    assert not (tmp_path / "descriptors" / "schemas.json").exists()
+
+
 def test_the_commands_of_the_page_lead_to_a_number(kafka, registry, topic_prefix, tmp_path):
     page = (ROOT / "docs" / "formats.md").read_text("utf-8")
-    mapping, commands = re.findall(r"```(?:toml|sh)\n(.*?)```", page, re.DOTALL)
+    mapping, commands, _ = re.findall(r"```(?:toml|sh)\n(.*?)```", page, re.DOTALL)
     filled(kafka, topic_prefix, registry)
     for topic in ("serps", "clicks"):
         mapping = mapping.replace(f'"{topic}"', f'"{topic_prefix}{topic}"')

@@ -40,8 +40,8 @@ class FakeRegistry:
     def url(self):
         return f"http://127.0.0.1:{self.port}"
 
-    def register(self, subject, schema, kind="AVRO", references=()):
-        document = {"schema": schema, "references": list(references)}
+    def register(self, subject, schema, kind="AVRO", references=(), serialized=None):
+        document = {"schema": schema, "references": list(references), "serialized": serialized}
         if kind != "AVRO":
             document["schemaType"] = kind
         number = len(self.schemas) + 1
@@ -89,6 +89,10 @@ class FakeRegistry:
             return web.Response(status=self.fault, headers={"Location": "/elsewhere"})
         if found is None:
             return web.json_response({"error_code": code, "message": "not found"}, status=404)
+        if isinstance(found, dict) and found.get("serialized") is not None:
+            in_text, serialized = found["schema"], found["serialized"]
+            is_asked = request.query.get("format") == "serialized"
+            found = {**found, "schema": serialized if is_asked else in_text}
         return web.json_response(found)
 
     async def _schema(self, request):

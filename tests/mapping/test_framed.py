@@ -362,8 +362,8 @@ def test_random_schemas_are_used_or_refused():
 
 def test_the_format_needs_a_registry_and_files_have_none():
     for members, error in (
-        ('format = "avro"', "registry is missing"),
-        ('registry = "http://r"', "registry is beside JSON"),
+        ('format = "avro"', "format is avro beside no schema. Accepted: registry."),
+        ('registry = "http://r"', "format is json beside registry. Accepted: json."),
         (
             'format = "avro"\nregistry = "http:/" "/user:secret@r"'.replace('" "', ""),
             "user and password are settings",

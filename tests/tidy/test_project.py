@@ -73,7 +73,7 @@ def test_the_tools_run_beside_the_very_same_dependencies():
 
 def test_the_packages_of_formats_are_pinned_as_the_extras_ask_for_them():
     pinned, extras = pins("formats.txt"), PROJECT["project"]["optional-dependencies"]
-    of_formats = [extras[name] for name in ("avro",)]
+    of_formats = [extras[name] for name in ("avro", "protobuf")]
     wanted = [Requirement(one) for each in of_formats for one in each]
     assert pinned.keys() == {canonicalize_name(one.name) for one in wanted}
     for requirement in wanted:
