@@ -296,8 +296,8 @@ def test_a_broker_that_goes_and_comes_back_loses_no_record(
 ):
     connection = Connection(own_broker.bootstrap)
     counts = {"impressions": 3, "clicks": 2}
-    foreign = Foreign(connection, topic_prefix, tmp_path, counts=counts, n_events=3_000)
-    started.append(foreign.member(max_poll_records=20))
+    foreign = Foreign(connection, topic_prefix, tmp_path, counts=counts, n_events=1_000)
+    started.append(foreign.member(max_poll_records=7))
     (member,) = started
     member.until_ready()
     foreign.fill()

@@ -21,7 +21,7 @@ def world(own_broker, topic_prefix):
 
 
 def append_part(world, begin, end):
-    world.append({task: traffic(task, n_queries=300).part(begin, end) for task in (0, 1)})
+    world.append({task: traffic(task, n_queries=100).part(begin, end) for task in (0, 1)})
 
 
 def test_a_broker_that_comes_late_and_goes_changes_no_figure(world, own_broker, start):
@@ -30,7 +30,7 @@ def test_a_broker_that_comes_late_and_goes_changes_no_figure(world, own_broker, 
     never = start(world, group_id=f"{world.prefix}never")
     never.until_away()
     assert never.stop() == 0, "a worker that has never reached a broker"
-    worker = start(world, max_poll_records=3)
+    worker = start(world, max_poll_records=1)
     assert "broker unavailable" in worker.until_away()
     (away,) = worker.events("broker_unavailable")
     assert world.bootstrap in away["error"]
