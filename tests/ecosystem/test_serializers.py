@@ -5,15 +5,18 @@ import contextlib
 import json
 
 import pytest
+from google.protobuf import descriptor_pb2
 
 from evaluator.cli import main
 from tests.kafka.process import Worker
 from tests.kafka.test_formats import send_all
 from tests.kafka.test_mapping import create
 from tests.mapping.framed_world import CLICK, MAPPING, SERP, without_places, world
+from tests.mapping.protobuf_world import classes_of, world_file
 
 pytestmark = pytest.mark.ecosystem
 
+MESSAGES = {"serps": "Serp", "clicks": "Click"}
 DRAFT = "http://json-schema.org/draft-07/schema#"
 OPTIONAL = {"type": ["string", "null"]}
 HEAD = {"session": {"type": "string"}, "number": {"type": "integer"}, "at": {"type": "integer"}}
@@ -29,13 +32,18 @@ def serializers(form, url, prefix):
     from confluent_kafka.schema_registry import SchemaRegistryClient
     from confluent_kafka.schema_registry.avro import AvroSerializer
     from confluent_kafka.schema_registry.json_schema import JSONSerializer
+    from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
     from confluent_kafka.serialization import MessageField, SerializationContext
 
     found = {}
     client = SchemaRegistryClient({"url": url})
     for name, avro in (("serps", SERP), ("clicks", CLICK)):
+        make = dict
         if form == "avro":
             serializer = AvroSerializer(client, json.dumps(avro))
+        elif form == "protobuf":
+            make = classes_of(world_file())[MESSAGES[name]]
+            serializer = ProtobufSerializer(make, client, {"use.deprecated.format": False})
         else:
             schema = {
                 "$schema": DRAFT,
@@ -45,17 +53,24 @@ def serializers(form, url, prefix):
             }
             serializer = JSONSerializer(json.dumps(schema), client)
         context = SerializationContext(f"{prefix}{name}", MessageField.VALUE)
-        found[name] = lambda record, to=serializer, context=context: to(record, context)
+        found[name] = lambda record, to=serializer, context=context, make=make: to(
+            make(**record), context
+        )
     with client:
         yield found
 
 
 def mapping_of(form, url, prefix):
     text = MAPPING.format(prefix=prefix, format=form, url=url)
+    if form == "protobuf":
+        for message in MESSAGES.values():
+            by_file = f'descriptor_set = "shop.desc"\nmessage = "shop.{message}"'
+            text = text.replace(f'registry = "{url}"', by_file, 1)
+        return text
     return text if form == "avro" else text.replace(f'registry = "{url}"\n', "")
 
 
-@pytest.mark.parametrize("form", ["avro", "json"])
+@pytest.mark.parametrize("form", ["avro", "json", "protobuf"])
 def test_a_world_by_the_serializers_of_others_equals_its_canonical_twin(
     form, registry, kafka, topic_prefix, tmp_path
 ):
@@ -73,6 +88,8 @@ def test_a_world_by_the_serializers_of_others_equals_its_canonical_twin(
     asyncio.run(create(kafka, {f"{topic_prefix}{topic}": 2 for topic in topics}))
     asyncio.run(send_all(kafka.bootstrap, rows))
     mapping = tmp_path / "mapping.toml"
+    files = descriptor_pb2.FileDescriptorSet(file=[world_file()])
+    (tmp_path / "shop.desc").write_bytes(files.SerializeToString())
     mapping.write_text(mapping_of(form, registry.url, topic_prefix))
     source, of_test = f"--source=kafka://{kafka.bootstrap}", f"--set=topic_prefix={topic_prefix}"
     assert main(["topics", "create", source, of_test, f"--set=mapping={mapping}"]) == 0
