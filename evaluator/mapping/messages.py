@@ -271,7 +271,7 @@ class _Rules:
         if self._segments:
             levels = [(name, each(root, record)) for name, each in self._segments]
             of["segments"] = {name: level for name, level in levels if level is not None} or None
-        for name, written in _NAMES:
+        for name, written in WRITTEN_NAMES:
             if (value := of.get(name)) is not None:
                 message[written] = value
         return message
@@ -338,7 +338,7 @@ def _own_timestamp(_: Any, record: Record) -> int | None:
 _RANKING_HEAD: Final = ("trace_id", "node_id", "timestamp_ms", "model", "variant", "query")
 _JUDGMENT_HEAD: Final = ("trace_id", "node_id", "timestamp_ms", "source", "judgment_id")
 _NEEDS: Final[Mapping[str, Need]] = {"candidate_id": "every", "published_ms": "any"}
-_NAMES: Final = (
+WRITTEN_NAMES: Final = (
     ("candidate_id", "candidate_ids"),
     ("score", "scores"),
     ("rank", "ranks"),

@@ -11,7 +11,8 @@ import msgspec
 from evaluator.core.types.records import LOGS, Log
 from evaluator.mapping.log_mapping import LogMapping
 from evaluator.mapping.meeting import Partitioners, Placement, Verdict, meeting
-from evaluator.mapping.messages import messages_of
+from evaluator.mapping.members import REQUIRED
+from evaluator.mapping.messages import WRITTEN_NAMES, messages_of
 from evaluator.mapping.outcomes import LeftOut
 from evaluator.mapping.record import Record
 from evaluator.mapping.schemas import Answer
@@ -38,6 +39,7 @@ class LogSample:
     times_ms: list[int] = field(default_factory=list)
     queries: Counter[Query] = field(default_factory=Counter)
     pairs: set[tuple[Query, str]] = field(default_factory=set)
+    missing: dict[str, str] = field(default_factory=dict)  # of no message yet, and their names
 
     def note(self, reason: str, place: str) -> None:
         """Counts a reason; indices and other values of one kind are one reason."""
@@ -66,6 +68,8 @@ class SampleReport:
         self._maps = {log: messages_of(mapping, answers) for log, mapping in mappings.items()}
         self._partitioners = partitioners
         self.logs = {log: LogSample(Placement(topics[log])) for log in LOGS}
+        for log, mapping in mappings.items():
+            self.logs[log].missing = _optional(mapping)
 
     def lines(self, log: Log, partition: int, offset: int, record: Record) -> Iterator[str]:
         """One line for each message of a record, or for the record."""
@@ -107,6 +111,11 @@ class SampleReport:
         sample.pairs |= {
             (query, each) for each in message.get("candidate_ids", message.get("grades", ()))
         }
+        if sample.missing:
+            given = {*message, *(f"segments.{name}" for name in message.get("segments", ()))}
+            sample.missing = {
+                name: written for name, written in sample.missing.items() if written not in given
+            }
         if "timestamp_ms" in message:
             sample.times_ms.append(message["timestamp_ms"])
 
@@ -141,6 +150,8 @@ class SampleReport:
         else:
             first, last = (_time(ms) for ms in (min(sample.times_ms), max(sample.times_ms)))
             yield f"  timestamps from {first} to {last}; if that is wrong, check `unit`"
+        if sample.n_messages and sample.missing:
+            yield f"  in no message: {', '.join(sample.missing)}; check their paths"
 
     @staticmethod
     def _meeting(rankings: LogSample, judgments: LogSample) -> Iterator[str]:
@@ -170,6 +181,18 @@ class SampleReport:
     def failed(self) -> bool:
         """Whether a record is refused, or a foreign topic gives no message."""
         return any(self.logs[log].n_refused or not self.logs[log].n_messages for log in self._maps)
+
+
+def _optional(mapping: LogMapping) -> dict[str, str]:
+    """The members that messages may lack, as in the file and as in a message."""
+    found: dict[str, str] = {}
+    for member in (*mapping.of_record(), *mapping.of_rows()):
+        _, *parts = member.name.split(".")
+        group, *rest = parts[1:] if parts[0] == "rows" else parts
+        if member.paths and group not in REQUIRED:
+            segment = ".".join((group, *rest)) if group == "segments" else group
+            found[member.name] = dict(WRITTEN_NAMES).get(segment, segment)
+    return found
 
 
 def _time(ms: int) -> str:

@@ -242,6 +242,30 @@ def test_records_of_user_behavior_insights_are_mapped_by_the_preset(tmp_path, ca
     assert "ubi_events: 3 records: 1 messages, 2 left out, 0 refused" in shown
 
 
+def test_a_trial_names_members_that_no_message_has(worlds, capsys):
+    text = (worlds / "m.toml").read_text().replace("[rankings.rows]", '''query = "txt"
+segments = { kind = "type", "a.b" = "colour" }
+model = { const = "m" }
+[rankings.rows]
+features = { x = "f.x", y = "f.y" }
+propensity = "p"
+exposed = "relevance.seen"''')  # fmt: skip
+    (worlds / "m.toml").write_text(text)
+    main(
+        [
+            "mapping",
+            "try",
+            f"--mapping={worlds / 'm.toml'}",
+            f"--source=file://{worlds / 'foreign'}",
+        ]
+    )
+    missing = "query, rankings.segments.a.b, rankings.rows.propensity, rankings.rows.exposed, "
+    features = "rankings.rows.features.x, rankings.rows.features.y"
+    shown = capsys.readouterr().out
+    assert f"  in no message: rankings.{missing}{features}; check their paths\n" in shown
+    assert shown.count("in no message") == 1
+
+
 def test_a_trial_names_traces_whose_records_never_meet(worlds, capsys):
     clicks = worlds / "foreign" / "search.clicks.ndjson"
     clicks.rename(worlds / "foreign" / "search.clicks-1.ndjson")
