@@ -300,6 +300,7 @@ class ProcessViews:
             health=health or (lambda: InputHealth(needed_input_ms(settings))),
             leader=self.leader,
             resources=self.resources,
+            links=(settings.runbook_url or "", (settings.dashboard_url or "").rstrip("/")),
         )
         self._registry = registry_of(self._collector)
         self._scrapes = ThreadPoolExecutor(1, "scrape")  # one at a time: they share their sums

@@ -456,9 +456,15 @@ class Settings:
     runbook_url: str | None = _http(
         None,
         optional(URL),
-        "address of docs/runbooks.md in your copy of the repository; the page links each problem "
-        "to its section",
+        "address of docs/runbooks.md in your copy of the repository; the page, alerts and "
+        "dashboards link to its sections",
         example="https://docs.example.com/runbooks.md",
+    )
+    dashboard_url: str | None = _http(
+        None,
+        optional(URL),
+        "address of your Grafana; alerts link to its dashboards",
+        example="https://grafana.example.com",
     )
 
     state_dir: str = _state("./state", PATH, "folder of the durable state of this worker only")

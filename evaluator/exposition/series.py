@@ -129,6 +129,8 @@ ready gauge
     1 if the process is ready, as in /readyz.
 build_info gauge version python
     Always 1; the labels are the versions that run.
+links_info gauge runbooks dashboards
+    Always 1; the labels are runbook_url and dashboard_url. Absent without both.
 leader_active gauge
     1 if this process is the leader.
 leader_epochs counter

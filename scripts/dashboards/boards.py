@@ -50,7 +50,7 @@ Target = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """One panel: title, description and runbook.
+    """One panel: title, description and the runbooks of its alert, and of those in `also`.
 
     It is red from the value `red` on, or below it with `red_below`: the `limit` of an alert, or 1
     for something that should be absent. `heat` shows counts by bucket; `logarithmic` is the axis.
@@ -71,6 +71,7 @@ class Panel:
     logarithmic: bool = False
     rows: bool = False
     most_first: bool = False
+    also: Sequence[str] = ()
 
     def thresholds(self) -> dashboard.ThresholdsConfig:
         """Green, and red beyond the limit."""
@@ -82,9 +83,14 @@ class Panel:
 
     def dress(self, panel: "AnyPanel", *, height: int) -> None:
         """Adds the common options to a panel."""
-        link = dashboard.DashboardLink(f"Runbook: {self.runbook}").type(DashboardLinkType.LINK)
-        link.url(f"${{runbooks:raw}}#{self.runbook.lower()}").target_blank(True)
-        panel.title(self.title).description(self.text).datasource(SOURCE).links([link])
+        links = [
+            dashboard.DashboardLink(f"Runbook: {alert}")
+            .type(DashboardLinkType.LINK)
+            .url(f"${{runbooks:raw}}#{alert.lower()}")
+            .target_blank(True)
+            for alert in (self.runbook, *self.also)
+        ]
+        panel.title(self.title).description(self.text).datasource(SOURCE).links(links)
         panel.unit(self.unit).span(self.width).height(height).thresholds(self.thresholds())
         if self.decimals is not None:
             panel.decimals(self.decimals)
@@ -233,10 +239,12 @@ def board(
         query = f'label_values(evaluator_{of}_queries_total{{job=~"$job"}}, {name})'
         made.with_variable(variable(name, query))
     made.with_variable(
-        dashboard.TextBoxVariable("runbooks")
+        dashboard.QueryVariable("runbooks")
         .label("runbooks")
-        .description("Address of docs/runbooks.md in your copy of the repository")
-        .default_value("https://example.com/docs/runbooks.md")
+        .description("Address of the runbooks: the setting runbook_url of the evaluator")
+        .datasource(SOURCE)
+        .query("label_values(evaluator:runbooks, url)")
+        .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
     )
     made.link(
         dashboard.DashboardLink("Evaluator")

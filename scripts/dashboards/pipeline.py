@@ -78,6 +78,7 @@ LEDGER: Final = [
         text="In a quarter of an hour; expected: the same time last week, else the last day's"
         " mean.",
         runbook="EvaluatorNoRankings",
+        also=("EvaluatorNoJudgments", "EvaluatorNothingYet"),
         targets=[
             ('evaluator:messages:increase15m{job=~"$job"}', "{{topic}}"),
             ('evaluator:messages_expected:increase15m{job=~"$job"}', "{{topic}} usual"),
@@ -87,6 +88,7 @@ LEDGER: Final = [
         title="Dead letters by reason",
         text="Share of all records, without orphans and late judgments.",
         runbook="EvaluatorDeadLetters",
+        also=("EvaluatorOutputRefused",),
         targets=[
             ('evaluator:dead_letter_share:ratio15m{job=~"$job"}', "{{reason}}"),
             ("evaluator:dead_letter_share_limit", "limit"),
@@ -204,6 +206,7 @@ PROGRESS: Final = [
         title="State by task",
         text="The store on disk, the queries in memory, and the last checkpoint.",
         runbook="EvaluatorStateRebuilt",
+        also=("EvaluatorDiskLow", "EvaluatorStoreNearLimit"),
         targets=[
             ('max by (task) (evaluator_state_bytes{job=~"$job"})', "store, task {{task}}"),
             ('max by (task) (evaluator_memory_tier_bytes{job=~"$job"})', "memory, task {{task}}"),
@@ -218,6 +221,7 @@ PROGRESS: Final = [
         title="Left to restore by task",
         text="Offsets of both logs until a restoring task writes again.",
         runbook="EvaluatorNotReady",
+        also=("EvaluatorInputRetentionShort", "EvaluatorInputLost"),
         targets=[('max by (task) (evaluator_restore_left{job=~"$job"})', "task {{task}}")],
     ),
     Panel(
@@ -244,6 +248,7 @@ PROGRESS: Final = [
         title="Memory",
         text="Resident memory of each worker.",
         runbook="EvaluatorTargetDown",
+        also=("EvaluatorMemoryHigh",),
         targets=[('process_resident_memory_bytes{job=~"$job"}', "{{instance}}")],
         unit="bytes",
     ),
@@ -251,6 +256,7 @@ PROGRESS: Final = [
         title="Processor time",
         text="Of each worker, in cores; a worker uses little more than one.",
         runbook="EvaluatorStalled",
+        also=("EvaluatorOpenFiles",),
         targets=[
             (
                 'rate(process_cpu_seconds_total{job=~"$job"}[$__rate_interval])',

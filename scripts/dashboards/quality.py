@@ -173,6 +173,12 @@ ALARMS: Final = [
         text="Share of what an alarm needs, of each watched series. From 1 on an alarm begins, and"
         " stays on until its level is back.",
         runbook="EvaluatorQualityAlarm",
+        also=(
+            "EvaluatorPairAlarm",
+            "EvaluatorVariantsAlarm",
+            "EvaluatorObjectiveAlarm",
+            "EvaluatorCoverageAlarm",
+        ),
         targets=[
             (
                 (f"max without (instance, pod) (evaluator_alarm_evidence_ratio{{{PAIR}}})"),
@@ -276,6 +282,7 @@ QUALITY.append(
         text="Queries with a value of at most 0.1, of the measures in histogram_measures, over an"
         " hour and over five minutes. An alert fires when both are beyond the limit.",
         runbook="EvaluatorBadQueries",
+        also=("EvaluatorBadQueriesUnwatched",),
         targets=[
             (f"evaluator:bad_share:ratio1h{{{OF}}}", WHOSE),
             (f"evaluator:bad_share:ratio5m{{{OF}}}", f"{WHOSE} within 5 minutes"),

@@ -562,7 +562,9 @@ def test_the_specs_are_what_is_exported() -> None:
         ("position", *PAIR, "clicks", "1"): 1,
     }
     full = replace(FULL, counters=GroupedTally.of({**FULL.counters, **of_level}))
-    shown = scrape(full, histograms=("mrr",), leader=learned(), resources=Resources(1, 2, 3))
+    shown = scrape(
+        full, histograms=("mrr",), leader=learned(), resources=Resources(1, 2, 3), links=("a", "b")
+    )
     exported = {metric.name: metric for metric in (*shown, *of_a_mapper())}
     for spec in SPECS.values():
         metric = exported.pop(spec.name.removesuffix("_total"))
@@ -639,3 +641,13 @@ def test_what_happened_to_the_process_is_counted():
     assert value_of(found, "evaluator_commits_total", outcome="refused") == 1
     assert value_of(found, "evaluator_quarantined_stores_total", task="0") == 0
     assert value_of(found, "evaluator_quarantined_stores_total", task="7") == 2
+
+
+def test_links_are_exported_if_one_of_them_is_set():
+    for links, expected in (
+        (("", ""), []),
+        (("https://d.example", ""), [{"runbooks": "https://d.example", "dashboards": ""}]),
+    ):
+        collector = EvaluatorCollector(lambda: FULL, ready=lambda: True, version="1", links=links)
+        found = [each for each in collector.collect() if each.name == "evaluator_links_info"]
+        assert [sample.labels for each in found for sample in each.samples] == expected

@@ -2,12 +2,14 @@
 
 import copy
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from math import isnan
 from pathlib import Path
+from urllib.parse import quote_plus
 
 import numpy as np
 import yaml
@@ -91,12 +93,26 @@ def restarted(values: Sequence[float], at: int) -> list[float]:
     return [value if index < at else value - values[at - 1] for index, value in enumerate(values)]
 
 
+def dashboard_of(alert: str, labels: Mapping[str, str]) -> str:
+    """The link of an alert to its dashboard; without the address of Grafana, that is not known."""
+    text = rules_of("alert")[alert]["annotations"]["dashboard_url"].partition("{{ end }}")[2]
+    return re.sub(
+        r"{{ \$labels\.(\w+) \| urlquery }}",
+        lambda found: quote_plus(labels.get(found[1], "")),
+        text,
+    )
+
+
 def told(alert: str, at: str, labels: dict[str, str], **annotations: str) -> dict:
     """What `promtool test rules` should find of one alert, words included."""
     rule = rules_of("alert")[alert]
     expected = {
         "exp_labels": rule["labels"] | labels,
-        "exp_annotations": annotations | {"runbook_url": f"{RUNBOOKS}#{alert.lower()}"},
+        "exp_annotations": annotations
+        | {
+            "runbook_url": f"{RUNBOOKS}#{alert.lower()}",
+            "dashboard_url": dashboard_of(alert, labels),
+        },
     }
     return {"eval_time": at, "alertname": alert, "exp_alerts": [expected]}
 

@@ -82,11 +82,41 @@ def test_a_panel_says_what_it_shows_in_which_unit_and_what_to_do(subtests):
             assert len(panel["description"]) > 20
             assert panel["fieldConfig"]["defaults"]["unit"]
             assert panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
-            (link,) = panel["links"]
-            address, anchor = link["url"].split("#")
-            assert address == "${runbooks:raw}"
-            assert anchor in anchors(ROOT / "docs" / "runbooks.md")
-            assert anchor in {name.lower() for name in rules_of("alert")}
+            assert panel["links"]
+            for link in panel["links"]:
+                address, anchor = link["url"].split("#")
+                assert address == "${runbooks:raw}"
+                assert anchor in anchors(ROOT / "docs" / "runbooks.md")
+                assert anchor in {name.lower() for name in rules_of("alert")}
+
+
+def test_an_alert_leads_to_a_dashboard_that_leads_back_to_its_runbook(subtests):
+    by_uid = {board["uid"]: board for board in BOARDS.values()}
+    for name, alert in rules_of("alert").items():
+        with subtests.test(name=name):
+            link = re.fullmatch(
+                r'{{ with query "evaluator:dashboards" }}{{ \. \| first \| label "url" }}{{ end }}'
+                r"/d/([\w-]+)\?(.+)",
+                alert["annotations"]["dashboard_url"],
+            )
+            board = by_uid[link[1]]
+            known = {variable["name"] for variable in board["templating"]["list"]}
+            filters = re.findall(r"var-(\w+)={{ \$labels\.(\w+) \| urlquery }}", link[2])
+            assert (
+                "&".join(f"var-{of}={{{{ $labels.{of} | urlquery }}}}" for of, _ in filters)
+                == (link[2])
+            )
+            assert {label for label, _ in filters} <= known
+            assert ("job", "job") in filters
+            back = {link["url"] for panel in board["panels"] for link in panel.get("links", ())}
+            assert f"${{runbooks:raw}}#{name.lower()}" in back
+
+
+def test_the_addresses_of_runbooks_are_those_of_the_rules():
+    for board in BOARDS.values():
+        (runbooks,) = [of for of in board["templating"]["list"] if of["name"] == "runbooks"]
+        assert runbooks["query"] == "label_values(evaluator:runbooks, url)"
+    assert {"evaluator:runbooks", "evaluator:dashboards"} <= set(rules_of("record"))
 
 
 def test_a_panel_uses_variables_that_are_there_and_narrows_to_the_job(subtests):

@@ -123,3 +123,35 @@ def test_the_whole_mutes_its_parts_and_no_other():
     assert all("variant" in rule["equal"] for rule in of_one_variant)
     (both,) = re.findall(r'variant="([^"]+)"', " ".join(of_two["source_matchers"]))
     assert f'variant="{both.partition("-")[0]}"' in of_two["target_matchers"]
+
+
+@pytest.mark.promtool
+def test_links_are_absolute_by_the_settings_of_the_evaluator_also_after_its_end(tmp_path):
+    world = World(step_minutes=1, n=N)
+    docs, grafana = "https://docs.example.com/r.md", "https://grafana.example.com"
+    for job, n in (("a b", N + 1), ("gone", 20)):
+        where = {"job": job, "instance": "a"}
+        world.put("evaluator_build_info", [1] * n, **where)
+        world.put("evaluator_ready", [int(job == "gone")] * n, **where)
+        world.put("evaluator_links_info", [1] * 10, **where, runbooks=docs, dashboards=grafana)
+    alerts = {"a b": "EvaluatorNotReady", "gone": "EvaluatorAbsent"}
+    expected = []
+    for job, name in alerts.items():
+        labels = {"job": job} | ({"instance": "a"} if job == "a b" else {})
+        rule = rules_of("alert")[name]
+        description = rule["annotations"]["description"]
+        one = told(name, "50m", labels)
+        (alert,) = one["exp_alerts"]
+        links = alert["exp_annotations"]
+        links["runbook_url"] = f"{docs}#{name.lower()}"
+        links["dashboard_url"] = f"{grafana}/d/evaluator-pipeline?var-job={job.replace(' ', '+')}"
+        if job == "a b":
+            links["summary"] = "a of a b is not ready; 0 of 1 are."
+            links["description"] = description
+        else:
+            links["summary"] = "No evaluator of gone is scraped any more; the last was 31m 0s ago."
+            links["description"] = "No other alert on gone can fire meanwhile."
+        expected.append(one)
+    firing = {"50m": [(name, job) for job, name in alerts.items()]}
+    code, said = world.check(tmp_path / "tests.yml", firing=firing, alert_rule_test=expected)
+    assert code == 0, said

@@ -28,6 +28,7 @@ pytestmark = [
 HOURS = 2 * 168 + 24
 WORSE_HOUR = 2 * 168 + 6
 PER_HOUR = 12
+DOCS = "https://docs.example.com"
 QUICK = replace(
     SETTINGS, maturity_ms=1_000, out_of_orderness_ms=300, measures=("ndcg@10", "mrr"), empty="zero"
 )
@@ -61,7 +62,8 @@ def test_a_drop_reaches_the_receiver_and_no_drop_reaches_nobody(make_world, star
     worlds = {name: make_world(1, prefix_end=name, settings=QUICK) for name in ("falls", "stays")}
     for name, world in worlds.items():
         world.produce(records(falls=name == "falls"))
-    workers = {name: start(world, alarms="on") for name, world in worlds.items()}
+    links = {"runbook_url": f"{DOCS}/runbooks.md", "dashboard_url": "https://grafana.example.com/"}
+    workers = {name: start(world, alarms="on", **links) for name, world in worlds.items()}
     jobs = {name: f"127.0.0.1:{worker.port}" for name, worker in workers.items()}
     receiver = Receiver()
     with ExitStack() as stack:
@@ -72,14 +74,17 @@ def test_a_drop_reaches_the_receiver_and_no_drop_reaches_nobody(make_world, star
         stack.callback(prometheus.stop)
         until(receiver.firing)
         watched = "max by (job) (evaluator_alarm_reference_weeks{measure='ndcg@10'})"
-        until(lambda: len(prometheus.query(watched)) == 2)
-        weeks = {one["metric"]["job"]: one["value"][1] for one in prometheus.query(watched)}
-    assert weeks == {"falls": "2", "stays": "2"}
+        until(lambda: [one["value"][1] for one in prometheus.query(watched)] == ["2", "2"])
     alarms = receiver.firing()
     assert {(one["labels"]["alertname"], one["labels"].get("job")) for one in alarms} == {
         ("EvaluatorQualityAlarm", "falls")
     }
     assert alarms[0]["labels"]["measure"] == "ndcg@10"
-    summary, url = (alarms[0]["annotations"][name] for name in ("summary", "runbook_url"))
+    names = "summary", "runbook_url", "dashboard_url"
+    summary, url, dashboard = (alarms[0]["annotations"][name] for name in names)
     assert re.search(r"is 0\.\d{3}, expected 0\.\d{3}: lower than its past weeks explain", summary)
-    assert url == "docs/runbooks.md#evaluatorqualityalarm"
+    assert url == f"{DOCS}/runbooks.md#evaluatorqualityalarm"
+    model = alarms[0]["labels"]["model"]
+    assert dashboard == (
+        f"https://grafana.example.com/d/evaluator-quality?var-job=falls&var-model={model}"
+    )

@@ -65,6 +65,7 @@ def families(
     health: InputHealth = UNKNOWN_HEALTH,
     leader: LeaderView | None = None,
     resources: Resources = Resources(),  # noqa: B008  # it is immutable
+    links: tuple[str, str] = ("", ""),
 ) -> Iterator[Metric]:
     """Every metric family for one snapshot, in the order of SPECS.
 
@@ -84,6 +85,7 @@ def families(
         },
         "ready": [((), int(ready))],
         "build_info": [((version, platform.python_version()), 1)],
+        "links_info": [(links, 1)] if any(links) else [],
         **({} if leader is None else _leader_series(leader)),
     }
     return families_of(series)
@@ -115,6 +117,7 @@ class EvaluatorCollector(Collector):
     leader: Callable[[], LeaderView | None] = lambda: None
     resources: Callable[[], Resources] = Resources
     segments: SegmentRules = NO_SEGMENTS
+    links: tuple[str, str] = ("", "")  # addresses of the runbooks, and of the dashboards
 
     def __post_init__(self) -> None:
         limits = LabelLimits(max_series=series_beside(self.segments.names))
@@ -134,7 +137,7 @@ class EvaluatorCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """The families of `figures`, else as of now."""
         figures = self.read() if self.figures is None else self.figures
-        return families(quality=self._quality, version=self.version, **figures)
+        return families(quality=self._quality, version=self.version, links=self.links, **figures)
 
 
 def registry_of(collector: Collector) -> CollectorRegistry:
