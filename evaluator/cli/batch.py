@@ -183,7 +183,7 @@ def _weighing(path: Path, weights: Weights, settings: Settings) -> Weighing:
             "embedder to the same, ngrams or minilm."
         )
     return Weighing(
-        linear(weights.weights),
+        linear(weights.weights, weights.feature_names, weights.of_features),
         weights.feature_names,
         described=(embedder, weights.table() or History()),
     )

@@ -18,6 +18,7 @@ from evaluator.config.measures import measure_set
 from evaluator.core.features import Embedder, HashedNgrams, Remembered
 from evaluator.core.learning.learner import Learner
 from evaluator.core.learning.optimisers import Numbers
+from evaluator.core.learning.transforms import Transform, Transforms, of_features
 from evaluator.core.measures import MeasureSet
 from evaluator.core.online.offline_ranking import OfflineRanking
 from evaluator.core.online.rules import Rules
@@ -80,7 +81,13 @@ def rules_of(settings: Settings, measures: MeasureSet) -> Rules:
         implicit_sources=frozenset(settings.implicit_sources),
         initial_weights=initial_weights_of(settings),
         embedder=embedder_of(settings),
+        transforms=transforms_of(settings),
     )
+
+
+def transforms_of(settings: Settings) -> Transforms:
+    """The transforms of features by name."""
+    return {name: Transform.parse(text) for name, text in settings.feature_transforms}
 
 
 def _gate_rules_of(settings: Settings, measures: MeasureSet) -> GateRules:
@@ -141,6 +148,11 @@ def initial_weights_of(settings: Settings, names: Sequence[str] | None = None) -
             f"initial_weights {given} are for the features {', '.join(weights.feature_names)}, and "
             f"the groups have {', '.join(names)}. Give weights for these features, in this order."
         )
+    if weights.of_features != of_features(transforms_of(settings), weights.feature_names):
+        raise UsageError(
+            f"initial_weights {given} are for other transforms than those of feature_transforms. "
+            "Set feature_transforms to those in its record, or give other weights."
+        )
     return tuple(map(float, weights.weights))
 
 
@@ -172,10 +184,12 @@ def record_writer_of(
         "source_max_share": dict(settings.source_max_share),
         "learning_interval_ms": rules.learning_interval_ms,
     }
+    if settings.feature_transforms:
+        published["feature_transforms"] = dict(settings.feature_transforms)
     defaults = Settings()  # a setting with its default is not part of the meaning
     of_clicks = {
         name: getattr(settings, name)
-        for name in ("implicit_sources", "ips_clip")
+        for name in ("implicit_sources", "ips_clip", "feature_transforms")
         if getattr(settings, name) != getattr(defaults, name)
     }
     meaning = {

@@ -10,7 +10,7 @@ import numpy as np
 
 from evaluator.adapters.files import NewFile, SampleRange
 from evaluator.cli.exits import FOUND, UsageError, fail
-from evaluator.cli.leader import embedder_of, initial_weights_of
+from evaluator.cli.leader import embedder_of, initial_weights_of, transforms_of
 from evaluator.cli.ranges import read_rules_of, replay_rules_of, require_apart, source_of
 from evaluator.cli.wiring import from_settings, warn
 from evaluator.comparison.paired import Interval, Paired, paired
@@ -57,6 +57,7 @@ def fit(options: argparse.Namespace, settings: Settings) -> int:
         initial_weights=initial_weights_of(settings, log.feature_names),
         shuffle_seed=options.shuffle_seed,
         validate=options.validate,
+        transforms=transforms_of(settings),
         model=options.model,
     )
     fitted = run_fit(log, plan)

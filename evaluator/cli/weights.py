@@ -82,13 +82,15 @@ def roll_back(options: argparse.Namespace, settings: Settings) -> int:
             f"{model!r} has no version {options.to}; `evaluator weights show` lists the versions."
         )
     found = versions[options.to]
+    weights = Weights.model_validate(found)
     command = Command(
         _number(),
         "roll_back",
         options.reason,
         tuple(found["weights"]),
         tuple(found["feature_names"]),
-        Weights.model_validate(found).table(),
+        weights.table(),
+        weights.of_features,
     )
     _send(options, settings, model, command)
     return 0

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from math import inf, isfinite
 from typing import Any, NamedTuple
 
+from evaluator.core.learning.transforms import ACCEPTED, Transform
 from evaluator.core.measures import MAX_MEASURES, split_names
 from evaluator.core.types.records import MAX_SEGMENT_BYTES, MAX_SEGMENTS, OTHER
 
@@ -200,6 +201,23 @@ def named_choices(*choices: str) -> Kind:
     return Kind(f"{either}, with commas; or none", read)
 
 
+def _read_transforms(raw: object) -> tuple[tuple[str, str], ...]:
+    pairs: object = raw
+    if isinstance(raw, str):
+        texts = [part.rpartition("=")[::2] for part in raw.split(",")] if raw else []
+        pairs = dict(texts)
+        if len(pairs) < len(texts):
+            raise ValueError
+    if not isinstance(pairs, dict) or len(pairs) > MAX_TEXTS:
+        raise ValueError
+    found = tuple((str(name).strip(), str(text).strip()) for name, text in pairs.items())
+    for name, text in found:
+        Transform.parse(text)
+        if not name:
+            raise ValueError
+    return found
+
+
 def _whole(value: float) -> int:
     if not value.is_integer():
         raise ValueError
@@ -235,6 +253,7 @@ def _read_pairs(raw: object) -> tuple[str, ...]:
 DURATION = integer(0)
 NAMED_SHARES = _named("NAME=SHARE with commas, shares from 0 to 1; or none", float, 1)
 NAMED_COUNTS = _named("NAME=COUNT with commas, whole numbers from 0; or none", _whole, inf)
+TRANSFORMS = Kind(f"FEATURE={ACCEPTED}, with commas; or none", _read_transforms)
 NUMBERS_OR_FILE = Kind(
     "numbers, a list or with commas; or a file, *.json; or none", _read_numbers_or_file
 )

@@ -24,6 +24,7 @@ from evaluator.config.kinds import (
     SWITCH,
     TOPIC,
     TOPIC_PREFIX,
+    TRANSFORMS,
     URL,
     VARIANTS,
     Spec,
@@ -291,6 +292,13 @@ class Settings:
         NUMBERS_OR_FILE,
         "initial weights, one per feature, with commas, or a weights record `*.json`; none: 0 each",
         example="0.25,0.25,0.25,0.25",
+    )
+    feature_transforms: tuple[tuple[str, str], ...] = _learning(
+        (),
+        TRANSFORMS,
+        "what is done with features before weights are learned and applied "
+        "([transforms](learning.md#transforms))",
+        example="price=log1p,age=clip:0:30",
     )
     gate_measure: str = _learning(
         "ndcg@10", LINE, "the measure that a challenger must improve; one of measures"

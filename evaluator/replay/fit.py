@@ -11,6 +11,10 @@ from tqdm import tqdm
 
 from evaluator.core.learning.groups import Batch, Group
 from evaluator.core.learning.learner import Learner, LearnerState
+from evaluator.core.learning.transforms import (
+    Transforms,
+    documents,
+)
 from evaluator.core.online.offline_ranking import OfflineRanking
 from evaluator.core.online.training import example_of
 from evaluator.ports import RequestRefused
@@ -53,6 +57,7 @@ class FitPlan:
     shuffle_seed: int | None = None
     validate: float | None = None
     model: str = ""
+    transforms: Transforms = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +102,14 @@ def fit(log: GroupLog, plan: FitPlan, *, show_progress: bool | None = None) -> F
     Raises:
         FitRefused: if the plan does not fit the groups, or the weights diverge.
     """
-    examples = _examples(log, plan.learner)
+    examples = _examples(log, plan)
     state = plan.learner.start(_initial_weights(log, plan))
     mask = _validation_mask(log, plan)
     groups = [group for group, out in zip(examples, mask, strict=True) if not out]
     training = Part.of(
-        [q for q, out in zip(log.queries, mask, strict=True) if not out], plan.offline_ranking
+        [q for q, out in zip(log.queries, mask, strict=True) if not out],
+        plan.offline_ranking,
+        plan.transforms,
     )
     validation = _Validation(log, plan, examples, mask) if any(mask) else None
     history: list[Epoch] = []
@@ -161,6 +168,7 @@ class _Validation:
         self.part = Part.of(
             [query for query, out in zip(log.queries, mask, strict=True) if out],
             plan.offline_ranking,
+            plan.transforms,
         )
         self._groups = [group for group, out in zip(examples, mask, strict=True) if out]
         self._plan = plan
@@ -205,8 +213,14 @@ def _diverged(epoch: int, state: LearnerState) -> str:
     )
 
 
-def _examples(log: GroupLog, learner: Learner) -> list[Group]:
+def _examples(log: GroupLog, plan: FitPlan) -> list[Group]:
     """The training examples of a log. Raises FitRefused."""
+    learner, transforms = plan.learner, plan.transforms
+    if unknown := sorted(transforms.keys() - set(log.feature_names)):
+        raise FitRefused(
+            f"feature_transforms names {unknown[0]!r}, and the groups have the features "
+            f"{', '.join(log.feature_names)}. Use these names."
+        )
     has_propensities = any(
         query.feature_names is not None and query.propensities is not None for query in log.queries
     )
@@ -217,7 +231,10 @@ def _examples(log: GroupLog, learner: Learner) -> list[Group]:
             "loss=softmax and label_mode=sum, or leave the propensities out."
         )
     names, label_mode = log.feature_names, learner.label_mode
-    return [example_of(query, names, label_mode=label_mode) for query in log.queries]
+    return [
+        example_of(query, names, label_mode=label_mode, transforms=transforms)
+        for query in log.queries
+    ]
 
 
 def _initial_weights(log: GroupLog, plan: FitPlan) -> tuple[float, ...]:
@@ -262,6 +279,7 @@ def _record(
     validation: _Validation | None,
 ) -> dict[str, Any]:
     learner = plan.learner
+    transforms = documents(plan.transforms)
     has_scale = learner.scale != "none" and state.scale is not None
     of_features: dict[str, Any] = {}
     if log.embedder is not None:
@@ -293,5 +311,6 @@ def _record(
             "history": [epoch.as_document() for epoch in history],
             **({"validation": of_validation} if of_validation else {}),
             **({} if log.history is None else {"success_rates": log.history.state()}),
+            **({"transforms": transforms} if transforms else {}),
         }
     )

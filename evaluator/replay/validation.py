@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from evaluator.core.learning.transforms import NO_TRANSFORMS, Transforms, transformed
 from evaluator.core.measures import MISSING, UNITS_PER_ONE
 from evaluator.core.online.offline_ranking import OfflineRanking, Ranked, Tables
 from evaluator.core.online.ordered_merge import SettledQuery
@@ -53,15 +54,24 @@ def _hash(text: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Judged queries with features, prepared to be measured."""
+    """Judged queries with features, after their transforms, prepared to be measured."""
 
     queries: list[SettledQuery]
     tables: Tables
     offline_ranking: OfflineRanking
 
     @classmethod
-    def of(cls, queries: Sequence[SettledQuery], offline_ranking: OfflineRanking) -> "Part":
-        judged = [query for query in queries if query.grades and query.feature_names is not None]
+    def of(
+        cls,
+        queries: Sequence[SettledQuery],
+        offline_ranking: OfflineRanking,
+        transforms: Transforms = NO_TRANSFORMS,
+    ) -> "Part":
+        judged = [
+            query._replace(features=transformed(query.features, query.feature_names, transforms))
+            for query in queries
+            if query.grades and query.feature_names is not None
+        ]
         tables = Tables.of(judged)
         return cls(judged, tables._replace(parts=list(tables.parts)), offline_ranking)
 

@@ -11,6 +11,7 @@ import numpy as np
 from evaluator.core.columns.interning import DictionaryColumn
 from evaluator.core.features import FEATURE_NAMES, Embedder, History, features_of
 from evaluator.core.learning.elementary import linear_scores
+from evaluator.core.learning.transforms import NO_TRANSFORMS, Transforms, transformed
 from evaluator.core.types.records import WEIGHTS, FloatArray, RankingColumns, Stratum
 from evaluator.ports import SourceUnusable
 
@@ -18,9 +19,11 @@ Score = Callable[[FloatArray], Any]
 """From features `[n_candidates, n_features]`, of several rankings, to scores `[n_candidates]`."""
 
 
-def linear(weights: Sequence[float]) -> Score:
-    """The scores of linear weights."""
-    return lambda features: linear_scores(features.T, weights) + 0.0
+def linear(
+    weights: Sequence[float], names: Sequence[str] = (), transforms: Transforms = NO_TRANSFORMS
+) -> Score:
+    """The scores of linear weights on features, after the transforms of these names."""
+    return lambda features: linear_scores(transformed(features, names, transforms).T, weights) + 0.0
 
 
 class Weighing:

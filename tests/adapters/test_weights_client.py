@@ -7,11 +7,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluator.adapters.http import Access, HttpServer
+from evaluator.core.learning.transforms import Transform, documents, transformed
 from evaluator.wire.canonical import canonical, encode_document
 from evaluator.wire.weights.weights_record import with_checksum
 from tests.adapters.synthetic import FixedViews, learned
@@ -63,13 +65,13 @@ async def test_it_takes_new_weights_and_only_new_ones() -> None:
     async with served(views) as url:
         live = client()["LiveWeights"](url, NAMES, [1.0, 0.0])
         assert await poll(live)
-        assert live.weights == [0.5, -2.0]
-        before = live.weights
+        assert live.record["weights"] == [0.5, -2.0]
+        before = live.record["weights"]
         assert not await poll(live)
-        assert live.weights is before  # 304: nothing was read again
+        assert live.record["weights"] is before  # 304: nothing was read again
         views.live = {"m": record(3.0, 1e-7)}
         assert await poll(live)
-        assert live.weights == [3.0, 1e-7]
+        assert live.record["weights"] == [3.0, 1e-7]
         assert before == [0.5, -2.0]  # a ranking that has begun keeps its own
 
 
@@ -91,12 +93,12 @@ async def test_it_keeps_the_old_ones_when_others_are_wrong(
         assert await poll(live)
         views.live = {"m": wrong}
         assert not await poll(live)
-        assert live.weights == [0.5, -2.0]
+        assert live.record["weights"] == [0.5, -2.0]
         assert said in caplog.text
         views.live = {"m": record(4.0, 4.0)}
         assert await poll(live)
     assert not await poll(live)  # nobody answers any more
-    assert live.weights == [4.0, 4.0]
+    assert live.record["weights"] == [4.0, 4.0]
 
 
 async def test_without_live_weights_it_goes_on_with_those_it_began_with(
@@ -105,7 +107,7 @@ async def test_without_live_weights_it_goes_on_with_those_it_began_with(
     async with served(FixedViews()) as url:
         live = client()["LiveWeights"](url, NAMES, [1.0, 0.0])
         assert not await poll(live)
-        assert live.weights == [1.0, 0.0]
+        assert live.record["weights"] == [1.0, 0.0]
     assert "404" in caplog.text
 
 
@@ -127,9 +129,24 @@ def test_a_recommender_ranks_by_the_live_weights() -> None:
     candidate = type("Candidate", (), {"__init__": lambda self, *x: setattr(self, "features", x)})
     low, high = candidate(0.1, 0.9), candidate(0.9, 0.1)
     assert found["rank"]([low, high]) == [high, low]
-    found["live"].weights = [0.0, 1.0]
+    found["live"].record = {"weights": [0.0, 1.0]}
     assert found["rank"]([high, low]) == [low, high]
-    assert len(names) == len(found["live"].weights)
+    found["live"].record = {"weights": [0.0, 1.0], "transforms": documents({"phi_hist": CLIP})}
+    assert found["rank"]([high, low]) == [high, low]  # both are 0.1 after the clip
+    assert len(names) == len(found["live"].record["weights"])
+
+
+CLIP = Transform(-0.1, 0.1, log1p=True)
+
+
+@pytest.mark.parametrize("x", [-3.0, -0.05, 0.0, 0.07, 5.0])
+@pytest.mark.parametrize("transform", [CLIP, Transform(-1.0, 2.0), Transform(log1p=True)])
+def test_a_recommender_transforms_as_the_leader_does(x: float, transform: Transform) -> None:
+    found = client()
+    exec(USE, found)
+    (expected,) = transformed(np.array([[x]]), ("a",), {"a": transform})[0]
+    assert found["transformed"](x, transform._asdict()) == pytest.approx(expected, rel=1e-14)
+    assert found["transformed"](x, None) == x
 
 
 numbers = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**53), 2**53).map(float)

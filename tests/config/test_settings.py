@@ -52,6 +52,7 @@ DEFAULTS = {
     "gate_min_traces": None,
     "gate_min_age_ms": None,
     "gate_max_age_ms": None,
+    "feature_transforms": (),
     "gate_cool_down_ms": None,
     "source_weights": (),
     "implicit_sources": (),

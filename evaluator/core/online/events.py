@@ -7,6 +7,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from evaluator.core.features import History, shortened
 from evaluator.core.learning.optimisers import Numbers
+from evaluator.core.learning.transforms import NO_TRANSFORMS, Transforms, documents, loaded
 from evaluator.core.online.alarm_watch import AlarmsView
 
 MOST_MODELS: Final = 16
@@ -26,6 +27,7 @@ class Version(NamedTuple):
     """Weights in force for rankings with an event time of *from_ms* or later.
 
     *history* is the table for features of described queries; None: the prior success rate.
+    *transforms* are of the features, which the weights apply to after them.
     """
 
     number: int
@@ -33,10 +35,12 @@ class Version(NamedTuple):
     weights: Numbers
     feature_names: tuple[str, ...]
     history: History | None = None
+    transforms: Transforms = NO_TRANSFORMS
 
     def state(self) -> list[Any]:
-        """Everything, as JSON stores it exactly."""
-        return [*self[:-1], None if self.history is None else self.history.state()]
+        """Everything, as JSON stores it exactly; transforms only if there are any."""
+        table = None if self.history is None else self.history.state()
+        return [*self[:4], table, *([documents(self.transforms)] if self.transforms else [])]
 
     def with_table_of(self, max_bytes: int) -> "Version":
         """The same weights with a smaller table."""
@@ -45,9 +49,10 @@ class Version(NamedTuple):
 
     @classmethod
     def load(cls, state: Sequence[Any]) -> "Version":
-        number, from_ms, weights, names, history = state
+        number, from_ms, weights, names, history, *transforms = state
         table = None if history is None else History.load(history)
-        return cls(number, from_ms, tuple(map(float, weights)), tuple(names), table)
+        of_features = loaded(transforms[0]) if transforms else NO_TRANSFORMS
+        return cls(number, from_ms, tuple(map(float, weights)), tuple(names), table, of_features)
 
 
 class Command(NamedTuple):
@@ -62,6 +67,7 @@ class Command(NamedTuple):
     weights: Numbers = ()
     feature_names: tuple[str, ...] = ()
     history: History | None = None
+    transforms: Transforms = NO_TRANSFORMS
 
 
 class Release(NamedTuple):
@@ -81,6 +87,7 @@ class Release(NamedTuple):
     evidence: Mapping[str, Any] | None
     reason: str
     history: History | None
+    transforms: Transforms = NO_TRANSFORMS
 
 
 class ModelView(NamedTuple):

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from evaluator.core.learning.transforms import transformed
 from evaluator.core.measures import MISSING
 from evaluator.core.online.events import CHALLENGER, CHAMPION, Version
 from evaluator.core.online.offline_ranking import Ranked
@@ -256,7 +257,14 @@ class Experiments:
 
 
 def _ranked(queries: Sequence[SettledQuery], places: Sequence[int], version: Version) -> Ranked:
-    features = [with_rates(queries[i], version.history).features for i in places]
+    features = [
+        transformed(
+            with_rates(queries[i], version.history).features,
+            version.feature_names,
+            version.transforms,
+        )
+        for i in places
+    ]
     return Ranked(places, features, version.weights)
 
 

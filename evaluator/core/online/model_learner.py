@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from evaluator.core.features import FEATURE_NAMES, History, shortened
 from evaluator.core.learning.optimisers import Numbers
+from evaluator.core.learning.transforms import Transforms, of_features
 from evaluator.core.online.events import Command, Release, Status, Version
 from evaluator.core.online.experiment import Experiments
 from evaluator.core.online.ordered_merge import SettledQuery
@@ -73,7 +74,8 @@ class ModelLearner:
         learner, names, self.learned = self.training.learner, self.training.feature_names, None
         if learner is not None and learner.scale is not None and not learner.frozen:
             weights = rules.learner.snapshot(learner)
-            self.learned = Version(0, 0, weights, names, self._history())
+            transforms = of_features(rules.transforms, names)
+            self.learned = Version(0, 0, weights, names, self._history(), transforms)
 
     def _learn_from(self, queries: Sequence[SettledQuery], rules: Rules) -> None:
         queries = [featured(query, rules.embedder) for query in queries]
@@ -146,7 +148,8 @@ class ModelLearner:
             return []
         if len(weights) != len(names):
             return []
-        champion = self._next_version(0, weights, names, None)
+        transforms = of_features(rules.transforms, names)
+        champion = self._next_version(0, weights, names, None, transforms)
         self.experiments.champions = [champion]
         return [self._release("initial", champion)]
 
@@ -168,13 +171,19 @@ class ModelLearner:
         return []
 
     def _roll_back(self, now_ms: int, command: Command, rules: Rules) -> Release:
-        """Begins a new epoch, with older weights as champion and as the learner's start."""
+        """Begins a new epoch, with older weights as champion and as the learner's start.
+
+        The learner starts from 0 if these weights are for other transforms.
+        """
         weights, names = command.weights, command.feature_names
         self.epoch += 1
-        self.training = Training(names, rules.learner.start(weights), loss=self.training.loss)
+        same = command.transforms == of_features(rules.transforms, names)
+        start = rules.learner.start(weights if same else (0.0,) * len(weights))
+        self.training = Training(names, start, loss=self.training.loss)
         self.experiments.end(now_ms + rules.gate.cool_down_ms)
         self._on(Event.ROLL_BACK)
-        champion = self._next_version(now_ms, weights, names, command.history)
+        of_command = command.history, command.transforms
+        champion = self._next_version(now_ms, weights, names, *of_command)
         self.experiments.champions.append(champion)
         return self._release("rolled_back", champion, reason=command.reason)
 
@@ -208,7 +217,9 @@ class ModelLearner:
         weights = rules.learner.snapshot(learner)
         training.learner = rules.learner.published(learner)
         history = self._history()
-        challenger = self._next_version(now_ms, weights, training.feature_names, history)
+        names = training.feature_names
+        transforms = of_features(rules.transforms, names)
+        challenger = self._next_version(now_ms, weights, names, history, transforms)
         self.experiments.start(challenger, now_ms)
         self._on(Event.EXPERIMENT_STARTED)
         return [self._release("challenger", challenger)]
@@ -220,14 +231,21 @@ class ModelLearner:
             return []
         self.frozen_published = True
         weights, history = rules.learner.snapshot(learner), self._history()
-        version = self._next_version(0, weights, training.feature_names, history)
+        names = training.feature_names
+        transforms = of_features(rules.transforms, names)
+        version = self._next_version(0, weights, names, history, transforms)
         return [self._release("frozen", version, reason=learner.frozen)]
 
     def _next_version(
-        self, from_ms: int, weights: Numbers, names: tuple[str, ...], history: History | None
+        self,
+        from_ms: int,
+        weights: Numbers,
+        names: tuple[str, ...],
+        history: History | None,
+        transforms: Transforms,
     ) -> Version:
         self.version += 1
-        return Version(self.version, from_ms, weights, names, history)
+        return Version(self.version, from_ms, weights, names, history, transforms)
 
     def _release(
         self,
@@ -254,6 +272,7 @@ class ModelLearner:
             evidence=evidence,
             reason=reason,
             history=version.history,
+            transforms=version.transforms,
         )
 
     # State

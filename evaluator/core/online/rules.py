@@ -6,6 +6,7 @@ from typing import Literal
 from evaluator.core.features import Embedder, HashedNgrams, Remembered
 from evaluator.core.learning.learner import Learner
 from evaluator.core.learning.optimisers import Numbers
+from evaluator.core.learning.transforms import Transforms
 from evaluator.core.online.offline_ranking import OfflineRanking
 from evaluator.core.promotion.gate import GateRules
 from evaluator.core.promotion.source_weights import SourceWeights
@@ -25,6 +26,7 @@ class Rules:
         implicit_sources: with "auto" a query that these have judged needs propensities.
         learning_interval_ms: event-time length of a learning interval.
         embedder: computes features of described queries.
+        transforms: of features, before weights are learned; of names that no query has, none.
     """
 
     mode: Literal["propose", "auto"]
@@ -37,6 +39,7 @@ class Rules:
     implicit_sources: frozenset[str] = frozenset()
     initial_weights: Numbers = ()
     embedder: Embedder = field(default_factory=lambda: Remembered(HashedNgrams()))
+    transforms: Transforms = field(default_factory=dict)
 
     def group_of(self, source: str) -> str:
         """The source group of a source."""

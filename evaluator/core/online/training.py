@@ -10,6 +10,12 @@ import numpy as np
 from evaluator.core.learning.groups import Group
 from evaluator.core.learning.learner import Learner, LearnerState
 from evaluator.core.learning.optimisers import Numbers
+from evaluator.core.learning.transforms import (
+    NO_TRANSFORMS,
+    Transforms,
+    of_features,
+    transformed,
+)
 from evaluator.core.online.events import Version
 from evaluator.core.online.ordered_merge import SettledQuery
 from evaluator.core.online.rules import Rules
@@ -118,11 +124,12 @@ def example_of(
     *,
     label_mode: str,
     source_weights: SourceWeights | None = None,
+    transforms: Transforms = NO_TRANSFORMS,
 ) -> Group:
     """The group of a query for weights of these features; empty if it has no features or weight.
 
     The first occurrence of a candidate counts; an unjudged candidate has grade 0. Grades are
-    divided by propensities.
+    divided by propensities. Features are transformed.
 
     Raises:
         UnusableExampleError: if the query has other features, or propensities without `sum`.
@@ -146,10 +153,11 @@ def example_of(
             )
         with np.errstate(over="ignore"):  # such a group is not learned from
             labels = labels / np.array(query.propensities[: len(ids)])
+    features = transformed(query.features, feature_names, transforms)
     if len(set(ids)) == len(ids):
-        return Group(query.features, labels)
+        return Group(features, labels)
     chosen = sorted({name: i for i, name in reversed(list(enumerate(ids)))}.values())
-    return Group(query.features[chosen], labels[chosen])
+    return Group(features[chosen], labels[chosen])
 
 
 def require_propensities(query: SettledQuery, rules: Rules) -> None:
@@ -188,13 +196,17 @@ class Training:
         return 0 if self.learner is None else self.learner.updates
 
     def begin(self, names: tuple[str, ...], champion: Version | None, rules: Rules) -> None:
-        """Starts the learner with the champion's weights, if they are for these features."""
+        """Starts the learner with the champion's weights, if they are for these features.
+
+        Weights for other transforms are for other features.
+        """
         self.feature_names = names
         self.groups = [no_example(len(names)) for _ in self.groups]
         initial = rules.initial_weights
         weights: Numbers = (0.0,) * len(names)
         if champion is not None and champion.feature_names == names:
-            weights = champion.weights
+            if champion.transforms == of_features(rules.transforms, names):
+                weights = champion.weights
         elif len(initial) == len(names):
             weights = initial
         self.learner = rules.learner.start(weights)
@@ -217,6 +229,7 @@ class Training:
                     self.feature_names,
                     label_mode=rules.learner.label_mode,
                     source_weights=rules.source_weights,
+                    transforms=rules.transforms,
                 )
             except UnusableExampleError as error:
                 kind = self._set_apart(query, error, rules, may_begin_anew=may_begin_anew)

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from evaluator.core.features import History
+from evaluator.core.learning.transforms import documents, loaded
 from evaluator.core.online.events import LIVE, MOST_MODELS, Command, Release
 from evaluator.core.online.model_learner import ModelLearner
 from evaluator.core.online.online_learner import FORMAT, IntervalResult
@@ -17,7 +18,7 @@ from evaluator.wire.canonical import checksum_of, encode_document
 from evaluator.wire.reading import Count, HistoryTable, Reader, checked_sums, refused_as
 from evaluator.wire.records import LeaderOutput, OutputRecord
 from evaluator.wire.weights.checksum import MAX_WEIGHTS_BYTES, WeightsRefused
-from evaluator.wire.weights.learner_state import TimeMs, check_state
+from evaluator.wire.weights.learner_state import TimeMs, TransformRow, check_state
 from evaluator.wire.weights.weights_record import (
     WEIGHTS_FORMAT,
     read_record,
@@ -89,6 +90,7 @@ class _CommandRecord(msgspec.Struct):
     weights: tuple[float, ...]
     feature_names: tuple[str, ...]
     success_rates: HistoryTable | None = None
+    transforms: dict[str, TransformRow] | msgspec.UnsetType = msgspec.UNSET
 
 
 _read_command: Final[Reader[_CommandRecord]] = Reader(
@@ -100,7 +102,11 @@ def command_record(command: Command) -> bytes:
     """The value of a command's record."""
     history = command.history
     table = None if history is None else msgspec.convert(history.state(), HistoryTable)
-    return msgspec.json.encode(_CommandRecord(_COMMAND_FORMAT, *command[:-1], table))
+    record = _CommandRecord(_COMMAND_FORMAT, *command[:5], table)
+    if command.transforms:
+        of_features = documents(command.transforms)
+        record.transforms = msgspec.convert(of_features, dict[str, TransformRow])
+    return msgspec.json.encode(record)
 
 
 def read_command(value: bytes) -> Command:
@@ -113,8 +119,9 @@ def read_command(value: bytes) -> Command:
     table = found.success_rates
     with refused_as(CommandRefused, _NOT_A_COMMAND):
         history = None if table is None else History.load(msgspec.to_builtins(table))
+        transforms = loaded(msgspec.to_builtins(found.transforms or {}))
     numbers = found.weights, found.feature_names
-    return Command(found.number, found.action, found.reason, *numbers, history)
+    return Command(found.number, found.action, found.reason, *numbers, history, transforms)
 
 
 @dataclass(slots=True)
@@ -165,6 +172,8 @@ class RecordWriter:
         more: dict[str, Any] = {"reason": release.reason} if release.reason else {}
         if release.history is not None:
             more["success_rates"] = release.history.state()
+        if release.transforms:
+            more["transforms"] = documents(release.transforms)
         return with_checksum(
             {
                 "format": WEIGHTS_FORMAT,

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from evaluator.core.learning.transforms import loaded
 from evaluator.core.online.online_learner import FORMAT
 from evaluator.core.online.progress import Progress
 from evaluator.core.online.training import Unusable
@@ -19,7 +20,23 @@ _Names = tuple[str, ...]
 TimeMs = int
 """A settled time: event time + maturity_ms, possibly beyond an int64."""
 _Moments = tuple[_Numbers, _Numbers, float, float]
-_Version = tuple[Count, TimeMs, _Numbers, _Names, HistoryTable | None]
+
+
+class TransformRow(msgspec.Struct, forbid_unknown_fields=True):
+    """`Transform` in records."""
+
+    low: float | None
+    high: float | None
+    log1p: bool
+
+
+class _Version(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    number: Count
+    from_ms: TimeMs
+    weights: _Numbers
+    feature_names: _Names
+    history: HistoryTable | None
+    transforms: dict[str, TransformRow] = {}
 
 
 class _Learner(msgspec.Struct, forbid_unknown_fields=True):
@@ -108,7 +125,8 @@ def _check_model(model: _Model) -> None:
         if learner.scale is not None and (len(learner.scale) != n or min(learner.scale) <= 0):
             raise ValueError(f"the scale of {model.model!r} is invalid")
     for version in filter(None, (*model.champions, model.challenger)):
-        _check_lengths(version[2], len(version[3]))
+        _check_lengths(version.weights, len(version.feature_names))
+        loaded(msgspec.to_builtins(version.transforms))
     experiment = model.gate.experiment
     for sums in (*model.sums.values(), {} if experiment is None else experiment.sums):
         checked_sums([number for pair in sums.values() for number in pair])

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic_core import PydanticCustomError
 
 from evaluator.core.features import History
+from evaluator.core.learning.transforms import NO_TRANSFORMS, Transform, Transforms
 from evaluator.core.types.candidates import CandidateKind
 from evaluator.wire.canonical import checksum_of
 from evaluator.wire.messages.models import MAX_FEATURES, Name, Number, optional
@@ -53,6 +54,21 @@ class SuccessRates(BaseModel):
         return self
 
 
+class FeatureTransform(BaseModel):
+    """What is done with a feature before its weight: a clip to low and high, then log1p."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+    low: Number | None
+    high: Number | None
+    log1p: bool = Field(description="sign(x) ln(1 + |x|)")
+
+    @model_validator(mode="after")
+    def _is_possible(self) -> Self:
+        Transform.checked(self.low, self.high, self.log1p)
+        return self
+
+
 class Weights(BaseModel):
     """Linear weights for raw features: a score is the sum of weight x feature."""
 
@@ -70,6 +86,9 @@ class Weights(BaseModel):
     )
     feature_names: Annotated[list[str], Field(min_length=1, max_length=MAX_FEATURES)] = Field(
         description="f0, f1, ... where features have no names."
+    )
+    transforms: dict[str, FeatureTransform] | None = optional(
+        "By feature, what is done with it before its weight; missing without any."
     )
     scale: list[Number] | None = optional("Standard deviations within queries that features had.")
     updates: Count | None = optional("Updates that led here.")
@@ -113,6 +132,13 @@ class Weights(BaseModel):
                 {"n_weights": len(self.weights), "n_names": len(self.feature_names)},
             )
         return self
+
+    @property
+    def of_features(self) -> Transforms:
+        """The transforms of the features."""
+        given = self.transforms or {}
+        found = {name: Transform(of.low, of.high, of.log1p) for name, of in given.items()}
+        return found or NO_TRANSFORMS
 
     def table(self) -> History | None:
         """The table of success rates, if there is one."""
