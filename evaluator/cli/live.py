@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from evaluator.adapters.claims import StoreClaims
 from evaluator.adapters.http import HttpServer, limited, status_document
 from evaluator.adapters.kafka import (
     Connection,
@@ -81,7 +82,10 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     connection = replace(connection, needed=_topics_of(connection, settings))
     schemas = schemas_of(settings, connection, writes=True)
     group = from_settings(GroupSettings, settings)
-    source = KafkaSource(connection, group, prepare=prepare_of(schemas))
+    claims = StoreClaims(
+        Path(settings.state_dir), fingerprint_of(settings), lambda: worker.snapshot
+    )
+    source = KafkaSource(connection, group, prepare=prepare_of(schemas), claims=claims.of)
     sink = KafkaSink(connection, topic_prefix=prefix)
     needed_ms = needed_input_ms(settings)
     retention = InputRetention(connection, topic_prefix=prefix, needed_ms=needed_ms)
@@ -112,7 +116,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
             if wire_library.BUILT is None:
                 log.warning("native_part_not_built")
             tune_interpreter()
-            async with retention.watching(), leading(leader, worker.stop):
+            async with claims.kept(), retention.watching(), leading(leader, worker.stop):
                 await worker.run(until_end=options.until_end)
 
         return asyncio.run(serve(work, worker.stop, views, settings, options))

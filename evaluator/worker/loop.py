@@ -138,7 +138,7 @@ class Worker:
 
         Raises SourceUnusable for an unusable input or output.
         """
-        self._until_end = until_end
+        self._until_end = self._ownership.until_end = until_end
         try:
             async with asyncio.timeout(None) as self._stop_timeout:
                 await self._loop()

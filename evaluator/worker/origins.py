@@ -12,7 +12,7 @@ import structlog
 
 from evaluator.core.join.changes import LastRecord, LogId, Origin
 from evaluator.core.types.records import LOGS, Log
-from evaluator.ports import Committed, Partition, Source, SourceUnusable
+from evaluator.ports import UNKNOWN_END, Committed, Partition, Source, SourceUnusable
 from evaluator.wire.state.origin import commit_note, last_record
 
 WATCH_SECONDS: Final = 10.0
@@ -34,9 +34,13 @@ class Mismatch(NamedTuple):
 class Origins:
     """The current input logs: topic ids, beginnings and ends."""
 
-    def __init__(self, source: Source, topic_names: Mapping[Log, str]) -> None:
+    def __init__(
+        self, source: Source, topic_names: Mapping[Log, str], fingerprint: str = ""
+    ) -> None:
         self._source = source
         self._topic_names = topic_names
+        self._fingerprint = fingerprint
+        self._first_ends: Mapping[Partition, int] = {}
         self._checked_at = 0.0
         self.topic_ids: dict[Log, str] = {}
         self.begins: Mapping[Partition, int] = {}
@@ -97,6 +101,23 @@ class Origins:
             for each, commit in found.items()
             if each[1] not in mismatches
         }
+
+    async def finished(self, n_tasks: int, committed: Mapping[Partition, Committed]) -> set[int]:
+        """The tasks that the group has committed up to the ends at the first call.
+
+        With `--until-end` they are not taken over from a member that has left: without its stores
+        the inputs would be read again.
+        """
+        if not self._first_ends:
+            every = [(name, number) for number in range(n_tasks) for name in LOGS]
+            self._first_ends = await self._source.end(every)
+        at_end = {
+            partition
+            for partition, commit in committed.items()
+            if commit.metadata == self._fingerprint
+            and commit.offset >= self._first_ends.get(partition, UNKNOWN_END)
+        }
+        return {n for n in range(n_tasks) if at_end.issuperset((name, n) for name in LOGS)}
 
     async def mismatches(self, states: Mapping[int, ReadState]) -> dict[int, str]:
         """Reasons, by task, of states that were read from other logs.

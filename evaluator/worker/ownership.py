@@ -63,8 +63,9 @@ class Ownership:
         snapshots: StoreSnapshots | None = None,
     ) -> None:
         self.tasks: dict[int, Task] = {}
+        self.until_end = False
         self.generation = 0
-        self.origins = Origins(source, wire.topic_names)
+        self.origins = Origins(source, wire.topic_names, wire.fingerprint)
         self.counts: Counter[tuple[str, ...]] = Counter()  # `Snapshot.process_counts`
         self._source = source
         self._states = states
@@ -107,6 +108,10 @@ class Ownership:
         await self.origins.refresh(partitions, reading=bool(self.tasks))
         committed = await self.origins.committed(partitions)
         self.place = await self._source.place()
+        if self.until_end:
+            finished = await self.origins.finished(self.place.partitions, committed)
+            finished = finished - self.tasks.keys() if self.generation else set()
+            numbers = [number for number in numbers if number not in finished]
         kept = {
             number
             for number, task in self.tasks.items()

@@ -1,12 +1,20 @@
-"""Workers with names: restarts that move no task, two processes of one name, and removal."""
+"""Workers with names and with stores: restarts that move no task, two of one name, removal."""
 
+import asyncio
 import signal
 from functools import partial
 
 import pytest
+from aiokafka.admin import NewPartitions
 
+from evaluator.adapters.kafka.clients import requests
 from evaluator.cli.main import main
+from evaluator.core.types.records import LOGS
+from evaluator.wire.records import WRITTEN
+from tests.contract.backends import admin
 from tests.kafka.test_worker_again import append_part, until_shared
+from tests.waiting import patience
+from tests.worker.traffic import traffic
 from tests.worker.truth import merged
 
 pytestmark = pytest.mark.kafka
@@ -84,3 +92,55 @@ def check_thawed_member(world, first, second):
     first.eventually(lambda: first.tasks == [0, 1])
     second.signal(signal.SIGCONT)
     until_shared(world, first, second)
+
+
+def append_unequal(world, begin, end):
+    """More to the two tasks in the middle, so that stores of these reach further."""
+    sizes = (40, 120, 120, 40)
+    world.append({n: traffic(n, n_queries=size).part(begin, end) for n, size in enumerate(sizes)})
+
+
+def test_a_member_that_comes_back_gets_the_tasks_of_its_stores(make_world, start):
+    """By range these would be the first or the last two tasks."""
+    world = make_world(4)
+    begin = partial(start, world, heartbeats="off")
+    first = begin()
+    append_unequal(world, 0, 0.5)
+    first.until_read(world.ends())
+    second = begin()
+    second.eventually(lambda: (first.tasks, second.tasks) == ([1, 2], [0, 3]))
+    until_shared(world, first, second)
+    assert second.stop() == 0
+    append_unequal(world, 0.5, 1)
+    first.until_read(world.ends())
+    second = begin(state_dir=second.settings["state_dir"])
+    second.eventually(lambda: (first.tasks, second.tasks) == ([1, 2], [0, 3]))
+    until_shared(world, first, second)
+    assert [each["task"] for each in second.events("state_loaded")] == [0, 3]
+    assert merged([first.totals, second.totals]) == world.truth().totals
+
+
+def test_a_worker_with_a_name_gets_the_partitions_that_were_added_while_it_was_away(
+    make_world, start
+):
+    world = make_world(1)
+    worker = named(start, world, "pod-0")
+    append_part(world, 0, 0.5, n_queries=20)
+    worker.until_read(world.ends())
+    assert worker.stop() == 0
+    asyncio.run(grow(world, 2))
+    append_part(world, 0.5, 1, n_queries=20)
+    again = named(start, world, "pod-0", state_dir=worker.settings["state_dir"])
+    again.until_read(world.ends())
+    assert again.tasks == [0, 1]
+
+
+async def grow(world, partitions):
+    """Gives all topics of the workers more partitions."""
+    names = [f"{world.prefix}{name}" for name in (*LOGS, *WRITTEN)]
+    async with admin(world.connection) as client:
+        await client.create_partitions({name: NewPartitions(partitions) for name in names})
+    async with patience(), requests(world.connection) as asking:
+        while set((await asking.partition_counts(names)).values()) != {partitions}:
+            pass
+    world.n_tasks = partitions

@@ -68,6 +68,39 @@ async def test_the_log_that_leads_waits_for_the_other():
     assert half.count("judgments") > len(half) / 4
 
 
+class HeldSource(MemorySource):
+    """Delivers no record until `reads` is set."""
+
+    def __init__(self, broker):
+        super().__init__(broker, group_id=GROUP)
+        self.reads = asyncio.Event()
+
+    async def poll(self, partitions, **how):
+        return await super().poll(partitions if self.reads.is_set() else [], **how)
+
+
+@pytest.mark.parametrize("fingerprint", ["the same", "another"])
+async def test_a_task_that_another_has_finished_is_not_taken_until_the_end(fingerprint):
+    house = House()
+    house.append({task: traffic(task, n_queries=20) for task in (0, 1)})
+    sources = [HeldSource(house.broker) for _ in "12"]
+    first = house.worker(
+        sources[0], **({} if fingerprint == "the same" else {"measures": ("mrr",)})
+    )
+    second = house.worker(sources[1])
+    running = [asyncio.create_task(each.run(until_end=True)) for each in (first, second)]
+    await eventually(lambda: [len(each.snapshot.tasks) for each in (first, second)] == [1, 1])
+    sources[0].reads.set()
+    await finished(running[0])
+    await eventually(lambda: second._ownership.generation == 2)
+    assert sources[1].assignment.tasks == {0, 1}
+    owned = [1] if fingerprint == "the same" else [0, 1]
+    assert [view.task for view in second.snapshot] == owned
+    sources[1].reads.set()
+    await finished(running[1])
+    assert house.committed() == house.ends()
+
+
 @pytest.mark.slow
 async def test_what_comes_later_is_read_and_counted(monkeypatch):
     monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.1)

@@ -178,11 +178,17 @@ def call_after_heartbeats(consumer: AIOKafkaConsumer, confirmed: Callable[[float
     coordinator._do_heartbeat = send_and_confirm
 
 
+# https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/consumer/group_coordinator.py#L538
+def request_rejoin(consumer: AIOKafkaConsumer) -> None:
+    """Makes a consumer join its group again."""
+    consumer._coordinator.request_rejoin()
+
+
 _FENCED_INSTANCE_ID: Final = 82
 
 
 # https://cwiki.apache.org/confluence/display/KAFKA/KIP-345
-# https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/consumer/group_coordinator.py#L271
+# https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/consumer/group_coordinator.py#L299
 def call_when_fenced(
     consumer: AIOKafkaConsumer, instance_id: str, fenced: Callable[[], None]
 ) -> None:
@@ -206,7 +212,7 @@ def call_when_fenced(
     coordinator._send_req = send_named
 
 
-# https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/protocol/group.py#L398
+# https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/protocol/group.py#L376
 async def remove_member(client: BrokerClient, node: int, group_id: str, instance_id: str) -> None:
     """Removes the member with an instance id from a group. Raises UnknownMemberIdError."""
     response = await client.send(node, LeaveRequest(group_id, instance_id))

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -10,12 +10,13 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka import errors as kafka_errors
 
 from evaluator.adapters.kafka.aiokafka_internals import (
-    RangeAssignor,
     call_when_fenced,
     client_of,
     mark_polled,
     raise_group_errors,
+    request_rejoin,
 )
+from evaluator.adapters.kafka.assignment import Claims, StoreAssignor
 from evaluator.adapters.kafka.clients import (
     Requests,
     complete,
@@ -51,6 +52,10 @@ MIN_FETCH_BYTES: Final = 1024 * 1024
 """The broker waits for so many bytes, at most `fetch_max_wait_ms`: larger batches cost less."""
 PROBE_KEY: Final = b"clock"
 NO_TIMESTAMP: Final = -1
+REJOIN_SECONDS: Final = 2.0
+
+ClaimsOfTopics = Callable[[Mapping[Log, str]], Claims]
+"""How far the stores of a process reach that are of the topics with these ids."""
 
 
 class KafkaSource(PartitionReader):
@@ -72,8 +77,12 @@ class KafkaSource(PartitionReader):
         group: GroupSettings,
         topics: Mapping[Log, str] | None = None,
         prepare: Prepare | None = None,
+        claims: ClaimsOfTopics | None = None,
     ) -> None:
         super().__init__(connection)
+        self._assignor = StoreAssignor(self._store_claims, self._compare_count)
+        self._claims = claims
+        self._topic_ids: Mapping[Log, str] = {}
         self._prepare = prepare
         self._group = group
         self._topics = topics or input_topics(group.topic_prefix, connection)
@@ -92,14 +101,40 @@ class KafkaSource(PartitionReader):
             **self._group.times(),
             group_id=self._group.group_id,
             group_instance_id=self._group.group_instance_id,
-            partition_assignment_strategy=(RangeAssignor,),
+            partition_assignment_strategy=(self._assignor,),
             max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
             fetch_max_bytes=FETCH_BYTES,
             fetch_min_bytes=MIN_FETCH_BYTES,
         )
         if self._group.group_instance_id is not None:
             call_when_fenced(consumer, self._group.group_instance_id, self._member.fence)
+        try:
+            self._topic_ids = {} if self._claims is None else await self.topic_ids()
+        except BaseException:
+            await self.close()  # it has not joined
+            raise
         self._member.join(consumer, n_partitions)
+
+    def _store_claims(self) -> Claims:
+        """How far the stores of this process reach, sent to the group whenever it assigns."""
+        return {} if self._claims is None else self._claims(self._topic_ids)
+
+    def _compare_count(self, count: int) -> None:
+        """Lets the group assign again if it has assigned by another partition count.
+
+        A static member that restarts gets its old assignment, without the partitions that were
+        added. It waits, because the leader of the group may have old metadata.
+        """
+        consumer = self._consumer
+        if consumer is None or self._member.n_partitions in {0, count}:
+            return
+
+        def rejoin() -> None:
+            if consumer is self._consumer:
+                self._assignor.n_rejoins += 1
+                request_rejoin(consumer)
+
+        asyncio.get_running_loop().call_later(REJOIN_SECONDS, rejoin)
 
     async def _equal_partitions(self) -> int:
         """The partition count of both topics. Raises SourceUnusable, SourceUnavailable."""

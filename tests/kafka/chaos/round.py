@@ -47,6 +47,10 @@ RUNNING: Mapping[str, object] = {
 }
 
 
+NAMED: Mapping[int, Mapping[str, object]] = {0: {"group_instance_id": "worker-0"}}
+"""Settings of single workers: one has a name in the group, and the other has none."""
+
+
 @dataclass
 class Report:
     """What a round has done and found."""
@@ -91,7 +95,10 @@ class Round:
         connection = Connection(broker.bootstrap)
         self._connection, self._seed = connection, seed
         self._world = World(connection, topic_prefix, n_tasks=N_TASKS, settings=SETTINGS)
-        self._nodes = [Node(number, directory, self._world, RUNNING) for number in range(N_WORKERS)]
+        self._nodes = [
+            Node(number, directory, self._world, {**RUNNING, **NAMED.get(number, {})})
+            for number in range(N_WORKERS)
+        ]
         self._scrapers = [Scraper(node) for node in self._nodes]
         self._feed = self._new_feed(seed)
         self._faults = Faults(broker, self._nodes, self._world, self._now_ms, seed=seed)
