@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from math import isfinite
 from types import MappingProxyType
 from typing import Any, Final
@@ -25,7 +26,7 @@ from evaluator.mapping.members import (
     is_one_of,
     paths_of,
 )
-from evaluator.mapping.otlp import items_of
+from evaluator.mapping.otlp import MAX_ITEMS, items_of
 from evaluator.mapping.outcomes import LeftOut, Outcome, bounded, joined
 from evaluator.mapping.paths import Steps, shown
 from evaluator.mapping.record import Record
@@ -109,9 +110,15 @@ class _Mapper:
                     return self._fast.outcome(self._decode(value), record)
                 except (msgspec.ValidationError, RecordRefused):
                     pass
-            document = list(items_of(value)) if self._is_otlp else msgspec.json.decode(value)
+            document = (
+                list(islice(items_of(value), MAX_ITEMS + 1))
+                if self._is_otlp
+                else msgspec.json.decode(value)
+            )
         except ValueError as error:  # those of msgspec are
             return Malformed("decode", f"not {'OTLP' if self._is_otlp else 'JSON'}: {error}"[:300])
+        if self._is_otlp and len(document) > MAX_ITEMS:
+            return Malformed("limit", f"more than {MAX_ITEMS} spans and log records")
         if self._is_otlp:
             return joined([self._mapped(each, record, is_binary) for each in document])
         return self._mapped(document, record, is_binary)

@@ -5,6 +5,8 @@ from typing import Any, Final
 
 import msgspec
 
+MAX_ITEMS: Final = 10_000
+"""Most spans and log records of a request."""
 _UNSET: Final = ("", "0", 0)
 """Values that mean in OTLP that a member is not given."""
 
