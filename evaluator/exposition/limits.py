@@ -70,6 +70,11 @@ LIMITS: Final = (
     Limit(
         "checkpoint_age_limit_seconds", 600, "Age of the last checkpoint of a task that is reading."
     ),
+    Limit(
+        "snapshot_age_limit_seconds",
+        900,
+        "Age of the last snapshot of a store: three times snapshot_interval_ms.",
+    ),
 )
 
 

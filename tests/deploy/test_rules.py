@@ -176,6 +176,7 @@ FAULTS = [
     ("EvaluatorOrphans", "orphans"),
     ("EvaluatorOutOfOrder", "out-of-order"),
     ("EvaluatorOutputRefused", "refuses"),
+    ("EvaluatorSnapshotStale", "no-snapshots"),
     ("EvaluatorStalled", "stalls"),
     ("EvaluatorStateRebuilt", "quarantined"),
     ("EvaluatorStateRebuilt", "quarantined-at-start"),
@@ -194,6 +195,8 @@ def then(before: float, after: float) -> list[float]:
 def put_faults_of_state(world: World) -> None:
     for job in ("no-checkpoints", "nothing-to-checkpoint"):
         world.checkpoint(job, "1", then(60, 0))
+    snapshots = counter(then(60, 0))
+    world.put("evaluator_snapshot_timestamp_seconds", snapshots, job="no-snapshots", task="1")
     for topic in ("rankings", "judgments"):
         read = {"instance": "a", "topic": topic, "partition": "1"}
         world.put(
