@@ -8,11 +8,14 @@ import re
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+
 from evaluator.adapters.files.logs import MAX_BATCH_BYTES, MAX_PARTITIONS, NAMES
+from evaluator.adapters.files.parquet import StoredRecord, read_parquet
 from evaluator.adapters.files.remote import file_system, reason_of
 from evaluator.adapters.files.streams import (
     MAX_KEPT_LINE_BYTES,
@@ -27,7 +30,9 @@ from evaluator.wire.records import MAX_MESSAGE_BYTES, Records
 
 MAX_GAPS: Final = 1_000
 """Gaps of one partition that are listed; the last one then reaches over all later ones."""
-_SUFFIX: Final = r"\.(?:json|ndjson|jsonl)(\.gz|\.zst)?"
+_SUFFIX: Final = r"(?:\.(?:json|ndjson|jsonl)(?:\.gz|\.zst)?|(?:\.[a-z0-9]{1,10})?\.parquet)"
+
+_Rows = list[bytes] | list[StoredRecord]
 
 
 class _Object(NamedTuple):
@@ -151,31 +156,36 @@ class ArchiveRange:
         """Records *start* to *end* in batches."""
         max_bytes = self._max_bytes.get(log, MAX_MESSAGE_BYTES)
         done: list[_Piece] = []
-        expected = None  # the offset after the last record
+        expected: int | None = None  # the offset after the last record
         for of in self._objects.get((log, partition), ()):
             base = (expected or 0) if of.first is None else of.first
             if base >= end:
                 break
-            if expected is not None and base > expected:
-                self._gap(log, partition, expected, base, of)
-            next_offset, repeated = base, self._lines_of(done, base)
-            for lines in self._batches(of, max_records):
-                known = max(0, min((expected or base) - next_offset, len(lines)))
-                if list(islice(repeated, known)) != lines[:known]:
+            before, repeated, next_offset = expected, None, -1
+            for first, rows in _runs(self._batches(of, max_records), base):
+                if first < next_offset:
+                    raise SourceUnusable(
+                        f"{of.path}: the offset {first} comes after {next_offset - 1}. Sort the "
+                        "rows by offset."
+                    )
+                if expected is not None and first > expected:
+                    self._gap(log, partition, expected, first, of)
+                next_offset = first + len(rows)
+                known = 0 if expected is None else max(0, min(expected - first, len(rows)))
+                repeated = repeated or self._rows_of(done, first)
+                if list(islice(repeated, known)) != rows[:known]:
                     raise SourceUnusable(
                         f"{of.path} has other records than earlier objects between the offsets "
-                        f"{next_offset} and {next_offset + known - 1} of {log}, partition "
-                        f"{partition}. Remove the objects of one of two topics of that name."
+                        f"{first} and {first + known - 1} of {log}, partition {partition}. Remove "
+                        "the objects of one of two topics of that name."
                     )
-                first = next_offset + known
-                next_offset += len(lines)
-                wanted = lines[known:][max(start - first, 0) : max(end - first, 0)]
-                if wanted:
-                    yield records_of(log, partition, max(first, start), wanted, max_bytes)
+                begin = max(first + known, start)
+                if wanted := rows[begin - first : max(end - first, 0)]:
+                    yield _records(log, partition, begin, wanted, max_bytes)
+                expected = max(expected or 0, next_offset)
             self.bytes_read += of.size_bytes
-            if expected is None or next_offset > expected:
-                done.append(_Piece(of, base, max(base, expected or base), next_offset))
-                expected = next_offset
+            if before is None or next_offset > before:
+                done.append(_Piece(of, base, max(base, before or base), next_offset))
 
     def _gap(self, log: Log, partition: int, first: int, end: int, of: _Object) -> None:
         if self._strict:
@@ -188,25 +198,39 @@ class ArchiveRange:
             first = gaps.pop()[0]
         gaps.append((first, end))
 
-    def _lines_of(self, pieces: list[_Piece], start: int) -> Iterator[bytes]:
-        """The lines that were read, from an offset on; fetches their objects again."""
+    def _rows_of(self, pieces: list[_Piece], start: int) -> Iterator[bytes | StoredRecord]:
+        """The rows that were read, from an offset on; fetches their objects again."""
         for piece in pieces:
             if piece.end > start:
-                lines = (line for lines in self._batches(piece.of, 1_000) for line in lines)
-                skipped = max(piece.start, start) - piece.base
-                yield from islice(lines, skipped, piece.end - piece.base)
+                begin = max(piece.start, start)
+                for first, rows in _runs(self._batches(piece.of, 1_000), piece.base):
+                    yield from rows[max(begin - first, 0) : max(piece.end - first, 0)]
 
-    def _batches(self, of: _Object, max_records: int) -> Iterator[list[bytes]]:
-        """The lines of an object in batches."""
+    def _batches(self, of: _Object, max_records: int) -> Iterator[_Rows]:
+        """The rows of an object in batches."""
         self._folder = self._folder or tempfile.mkdtemp(prefix="evaluator-")
         self._n_fetched += 1
         path = Path(self._folder) / f"{self._n_fetched}-{of.path.rpartition('/')[2]}"
         try:
             self._files.get_file(of.path, str(path))
-            stream = open_stream(path, path.stat().st_size)
+            if path.suffix == ".parquet":
+                yield from read_parquet(path, max_records=max_records, max_bytes=MAX_BATCH_BYTES)
+                return
+            yield from self._lines(of, path, max_records)
+        except SourceUnusable:
+            raise
+        except ImportError as error:
+            raise SourceUnusable(
+                f"{of.path} needs a further package: {error}. Install evaluator[parquet]."
+            ) from None
         except Exception as error:
-            path.unlink(missing_ok=True)
             raise self._unreadable(of.path, error) from error
+        finally:
+            path.unlink(missing_ok=True)
+
+    def _lines(self, of: _Object, path: Path, max_records: int) -> Iterator[list[bytes]]:
+        """The lines of a fetched object in batches."""
+        stream = open_stream(path, path.stat().st_size)
         try:
             pending: list[bytes] = []
             n_bytes = 0
@@ -222,7 +246,6 @@ class ArchiveRange:
                 yield pending[first : first + max_records]
         finally:
             stream.close()
-            path.unlink(missing_ok=True)
 
     def size_bytes(self, partitions: Iterable[Partition]) -> int:
         """Stored bytes of the objects of these partitions."""
@@ -238,3 +261,28 @@ class ArchiveRange:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
+
+
+def _runs(batches: Iterable[_Rows], first: int) -> Iterator[tuple[int, _Rows]]:
+    """Rows with consecutive offsets, and the first of these: *first*, if rows have none."""
+    for rows in batches:
+        if rows and isinstance(rows[0], StoredRecord) and rows[0].offset is not None:
+            offsets = np.array([row.offset for row in rows], np.int64)
+            ends = [*(np.flatnonzero(np.diff(offsets) != 1) + 1).tolist(), len(rows)]
+            for begin, end in pairwise([0, *ends]):
+                first = int(offsets[begin])
+                yield first, rows[begin:end]
+                first += end - begin
+        elif rows:
+            yield first, rows
+            first += len(rows)
+
+
+def _records(log: Log, partition: int, first: int, rows: _Rows, max_bytes: int) -> Records:
+    """Records of rows with consecutive offsets."""
+    if not isinstance(rows[0], StoredRecord):
+        return records_of(log, partition, first, rows, max_bytes)
+    end = first + len(rows)
+    values, keys, times, _ = zip(*rows, strict=True)
+    known = times if max(times) >= 0 else None
+    return Records.of(log, partition, range(first, end), keys, values, known, end, max_bytes)
