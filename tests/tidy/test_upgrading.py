@@ -98,9 +98,8 @@ def test_every_format_is_listed_with_its_number():
         for node in parsed(module).body:
             names = [node.target] if isinstance(node, ast.AnnAssign) else []
             names += node.targets if isinstance(node, ast.Assign) else []
-            if any(isinstance(each, ast.Name) and constant.fullmatch(each.id) for each in names):
-                found.add(
-                    (name_of(module).removeprefix("evaluator/"), ast.literal_eval(node.value))
-                )
+            named = any(isinstance(one, ast.Name) and constant.fullmatch(one.id) for one in names)
+            if named and isinstance(node.value, ast.Constant) and isinstance(node.value.value, int):
+                found.add((name_of(module).removeprefix("evaluator/"), node.value.value))
     rows = table_below(PAGE, "## Formats")
     assert {(module.strip("`"), int(number)) for _, number, module, _ in rows} == found
