@@ -11,6 +11,7 @@ from evaluator.cli import leader
 from evaluator.cli.watching import watch_fingerprint
 from evaluator.cli.wiring import fingerprint_of
 from evaluator.config import Settings
+from evaluator.config.kinds import PATH
 from evaluator.config.measures import measure_set
 from evaluator.config.settings import SPECS
 from tests.tidy.tree import ROOT, modules, name_of, parsed, table_below
@@ -59,6 +60,8 @@ def other(name):
         value = value / 2 + 1
     elif " or " in accepts and value in accepts.split(" or "):
         value = next(each for each in accepts.split(" or ") if each != value)
+    elif not value and SPECS[name].example and SPECS[name].kind is not PATH:
+        value = SPECS[name].kind.read(SPECS[name].example)
     else:
         value = "other"
     return replace(BEFORE, **{name: value})
