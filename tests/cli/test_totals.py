@@ -1,5 +1,6 @@
 """`evaluator totals`: checkpoints of topics that were recreated are not mixed with others."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,8 @@ from evaluator.config.measures import measure_set
 from evaluator.core.join.changes import LogId, Origin
 from evaluator.core.types.records import LOGS
 from evaluator.ports import SourceUnusable
-from evaluator.wire.state.checkpoint import checkpoint_key, encode_checkpoint
+from evaluator.wire.state.checkpoint import FORMAT, checkpoint_key, encode_checkpoint
+from tests.tidy.tree import ROOT
 
 SETTINGS = Settings()
 NOW = {"rankings": "r", "judgments": "j"}
@@ -52,3 +54,18 @@ def test_who_may_not_see_the_topics_gets_totals_of_one_kind_or_none():
 def test_only_checkpoints_of_other_topics_are_none():
     with pytest.raises(SourceUnusable, match="1 of topics that were recreated since"):
         totals_of(records("xj"), SETTINGS, topic_ids=NOW)
+
+
+def test_the_page_on_upgrading_has_the_errors_that_totals_ends_with_before_an_update():
+    page = (ROOT / "docs" / "upgrading.md").read_text("utf-8")
+    [of_task] = records("rj").values()
+    [(key, value)] = of_task.items()
+    earlier = value.replace(b'"format":%d,' % FORMAT, b'"format":%d,' % (FORMAT - 1), 1)
+    for settings, found, error in (
+        (replace(SETTINGS, maturity_ms=1), value, "No task has a checkpoint of these settings"),
+        (SETTINGS, earlier, f"its format is {FORMAT - 1}, and this version reads {FORMAT}"),
+    ):
+        with pytest.raises(SourceUnusable) as raised:
+            totals_of({0: {key: found}}, settings, topic_ids=NOW)
+        assert error in str(raised.value)
+        assert re.sub(r"\d+", "...", error) in page
