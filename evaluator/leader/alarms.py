@@ -21,8 +21,9 @@ from evaluator.wire.records import LeaderOutput, OutputRecord
 
 MAX_GENERATIONS: Final = 16
 
-Read = tuple[str, SettledQuery | tuple[int, WatermarkRecord]]
-"""The generation of a record of `settled`, and the record."""
+Record = SettledQuery | tuple[int, WatermarkRecord]
+Read = tuple[int, str, Record]
+"""Offset and generation of a record of `settled`, and the record."""
 
 log = structlog.get_logger(__name__)
 
@@ -81,21 +82,30 @@ class LeaderAlarms:
     def receive(
         self, task: int, records: Sequence[Read]
     ) -> list[tuple[LeaderOutput, OutputRecord]]:
-        """Adds records of a task; returns the records to publish, if ticks were closed."""
+        """Adds records of a task; returns the records to publish, if ticks were closed.
+
+        Records before the position of the state are ignored: learning may have to read them.
+        """
         watch = self.watch
         if watch is None:
             return []
         for key in list(self._requests):
             self._request(key, watch)
-        result = WatchResult()
-        for generation, record in records:
+        result, batch = WatchResult(), list[Record]()
+        begin = self._state.positions.get(task, 0)
+        for offset, generation, record in records:
+            if offset < begin:
+                continue
             known = self._state.generations.setdefault(task, [generation])
             if generation not in known:
                 log.warning("alarms_generation_begins", task=task, generation=generation)
+                watch.receive(batch, result)
+                batch = []
                 watch.begin_again(task)
                 self._state.generations[task] = [*known, generation][-MAX_GENERATIONS:]
             elif generation == known[-1]:
-                watch.receive([record], result)
+                batch.append(record)
+        watch.receive(batch, result)
         if not result.n_ticks:
             return []
         for event in result.events:

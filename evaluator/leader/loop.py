@@ -20,7 +20,7 @@ from evaluator.core.online.online_learner import IntervalResult, OnlineLearner
 from evaluator.core.online.ordered_merge import OrderedMerge, SettledGap, SettledQuery
 from evaluator.core.online.rules import Rules
 from evaluator.core.types.records import WatermarkRecord
-from evaluator.leader.alarms import LeaderAlarms
+from evaluator.leader.alarms import LeaderAlarms, Read
 from evaluator.ports import Fenced, Leadership, SettledRecords, SourceUnavailable, SourceUnusable
 from evaluator.wire.outputs.settled import SettledUnreadable, decode_settled
 from evaluator.wire.reading import refused_as
@@ -251,7 +251,7 @@ class Leader:
             return
         own_fingerprint = writer.input_fingerprint.encode()
         read: list[SettledQuery | tuple[int, WatermarkRecord]] = []
-        watched: list[tuple[str, SettledQuery | tuple[int, WatermarkRecord]]] = []
+        watched: list[Read] = []
         next_generation: tuple[str, int] | None = None  # and its first offset
         columns = records.offsets, records.values, records.fingerprints, records.generations
         for offset, value, fingerprint, generation in zip(*columns, strict=True):
@@ -267,7 +267,7 @@ class Leader:
                 self._counts["records", "foreign"] += 1
             elif (record := self._decode(value, task, offset)) is not None:
                 read.append(record)
-                watched.append((name, record))
+                watched.append((offset, name, record))
         if self._alarms is not None and (found := self._alarms.receive(task, watched)):
             await self._leadership.publish(found)
         if learner is not None:

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from evaluator.adapters.memory import MemoryLeadership
 from evaluator.core.online.watched import AlarmCommand, SeriesName
 from evaluator.leader import Leader, loop
-from evaluator.leader.alarms import LeaderAlarms
+from evaluator.leader.alarms import MAX_GENERATIONS, LeaderAlarms
 from evaluator.wire.alarms.records import command_record
 from evaluator.wire.alarms.state import AlarmState, request_key
 from evaluator.wire.records import OutputRecord
@@ -183,3 +183,47 @@ async def test_a_generation_of_settled_that_begins_counts_from_the_next_whole_ho
     begun = [line for line in logs if line["event"] == "alarms_generation_begins"]
     assert {line["task"] for line in begun} == {0, 1, 2}
     assert events_in(desk) == EVENTS  # nothing is counted twice
+
+
+def read_of(queries, generation, first=0):
+    return [
+        (first + at, generation, query._replace(offset=first + at))
+        for at, query in enumerate(queries)
+    ]
+
+
+def test_any_batches_of_records_have_the_same_state():
+    mine = [query._replace(task=0, n=n) for n, query in enumerate(WORLD[:1_500])]
+    states = []
+    for most in (1, 7, len(mine)):
+        alarms = LeaderAlarms(RULES, AlarmState("watch", FINGERPRINT))
+        alarms.begin(1)
+        for first in range(0, len(mine), most):
+            alarms.receive(0, read_of(mine[first : first + most], "g", first))
+        states.append((alarms.watch.state(), alarms.view()))
+    assert states[0] == states[1] == states[2]
+
+
+def test_records_before_the_position_begin_no_generation():
+    """Learning may have to read them, and a state keeps the last generations only."""
+    n_generations = 2 * MAX_GENERATIONS
+    per = len(WORLD[:1_600]) // n_generations
+    reads = []
+    for number in range(n_generations):
+        part = WORLD[number * per : (number + 1) * per]
+        queries = [query._replace(task=0, n=n) for n, query in enumerate(part)]
+        reads += read_of(queries, f"g{number}", len(reads))
+    state = AlarmState("watch", FINGERPRINT)
+    alarms = LeaderAlarms(RULES, state)
+    alarms.begin(1)
+    for _, record in (each for read in reads for each in alarms.receive(0, [read])):
+        if record.key.startswith(b'["alarms"'):
+            state.keep(record.key, record.value)
+    again = LeaderAlarms(RULES, AlarmState("watch", FINGERPRINT, dict(state.records)))
+    (position,) = again.begin(1).values()
+    assert 0 < position < len(reads)
+    with capture_logs() as logs:
+        again.receive(0, reads)
+    begun = [line["generation"] for line in logs if line["event"] == "alarms_generation_begins"]
+    last = int(reads[position - 1][1].removeprefix("g"))
+    assert begun == [f"g{number}" for number in range(last + 1, n_generations)]
