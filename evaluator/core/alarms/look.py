@@ -117,7 +117,9 @@ def look_at(
         n = sum(hour.queries for hour in window)
         if not n or _is_sparse(window):
             continue
-        chance = reference.variance / n * (1 + fsum(hour.further for hour in window) / n)
+        chance = reference.variance / n
+        if not reference.weeks:  # what past weeks expect does not vary
+            chance *= 1 + fsum(hour.further for hour in window) / n
         if chance > MAX_VARIANCE_OF_MEAN:
             continue
         change = fsum(hour.residual for hour in window) / n
