@@ -24,7 +24,7 @@ from evaluator.core.types.records import LOGS, Log
 from evaluator.exposition.snapshot import StoreSnapshot
 from evaluator.ports import StateUnusable
 from evaluator.wire.state.snapshots import Manifest, SnapshotFailed
-from evaluator.wire.state.task_rows import StateDamaged, head_from
+from evaluator.wire.state.task_rows import head_from
 from evaluator.worker.task import Task
 
 MUCH_OLDER: Final = 200_000
@@ -183,7 +183,7 @@ class StoreSnapshots:
         self._writing = None
         try:
             done = outcome.result()
-        except (SnapshotFailed, StateUnusable, StateDamaged) as error:
+        except Exception as error:  # noqa: BLE001 - no failure of a snapshot ends the worker
             if number in tasks:  # else its store was closed
                 self._failed("write", number, error)
             return
@@ -281,10 +281,10 @@ class StoreSnapshots:
 
     def _fetched(self, number: int, fetch: _Fetch) -> Path | None:
         """The folder of a fetch that has ended, None without a snapshot."""
-        manifest, failures = None, [*fetch.failures]
+        manifest, failures = None, list[Exception](fetch.failures)
         try:
             manifest = fetch.outcome.result()
-        except SnapshotFailed as error:
+        except Exception as error:  # noqa: BLE001 - no failure of a snapshot ends the worker
             failures.append(error)
         for failure in failures:
             self._failed("fetch", number, failure)

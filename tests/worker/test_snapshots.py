@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from evaluator.wire.state.snapshots import SnapshotFailed
 from evaluator.worker import loop, ownership, store_snapshots
 from evaluator.worker.store_snapshots import place_of
 from tests.s3 import SECRET, s3_server
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 from tests.worker.house import House, totals
 from tests.worker.traffic import traffic
 
@@ -164,6 +165,25 @@ async def test_a_crash_between_files_and_manifest_leaves_the_snapshot_before(rig
     assert events["snapshot_fetched"]["positions"] == positions
 
 
+@pytest.mark.parametrize(
+    ("where", "name", "operation"),
+    [
+        (RocksStateDirectory, "copy", "write"),
+        (SnapshotFolder, "write", "write"),
+        (SnapshotFolder, "manifests", "fetch"),
+    ],
+)
+async def test_no_failure_of_a_snapshot_ends_a_worker(rig, monkeypatch, where, name, operation):
+    def fail(*_):
+        raise RuntimeError("unforeseen")
+
+    monkeypatch.setattr(where, name, fail)
+    rig.append(0.5, 1)
+    async with rig.working("empty") as worker:
+        await eventually(lambda: worker._snapshots.counts["snapshot_failures", operation])
+        assert rig.right(worker)
+
+
 def files_of(manifest):
     return {each["sha256"] for each in json.loads(manifest.read_bytes())["files"]}
 
@@ -226,6 +246,104 @@ async def test_snapshots_of_another_fingerprint_or_topic_are_at_another_place(ri
     assert place_of("../..", ids, 0, 0, "f") == "_____/a+b/0/f"
     with pytest.raises(SnapshotFailed, match="ids"):
         place_of("c", {"rankings": "a", "judgments": None}, 0, 0, "f")
+
+
+async def test_a_recreated_topic_has_other_snapshots(rig):
+    for log in ("rankings", "judgments"):
+        rig.house.broker.recreate(log)
+    rig.append(0, 0.3)
+    with capture_logs() as logs:
+        async with rig.working("empty") as worker:
+            assert rig.right(worker)
+    assert "snapshot_fetched" not in {line["event"] for line in logs}
+
+
+async def test_a_forged_store_is_quarantined_and_not_fetched_again(rig):
+    """Hashes are right and the files are not those of a store: nothing is counted from them."""
+    earlier, last = rig.manifests()
+    earlier.unlink()
+    document = json.loads(last.read_bytes())
+    for each in document["files"]:
+        if each["name"].endswith(".sst"):
+            content = b"forged" * 100
+            each.update(sha256=hashlib.sha256(content).hexdigest(), n_bytes=len(content))
+            (rig.place / "files" / each["sha256"]).write_bytes(content)
+    last.write_text(json.dumps(document))
+    events, counts, *_ = await back_without_disk(rig)
+    assert "orruption" in events["store_quarantined"]["reason"]
+    assert counts["quarantined_stores", "0"] == 1
+    assert "task_restored" in events, "as without snapshots"
+
+
+@pytest.fixture
+def blocked(monkeypatch):
+    """Lists of manifests wait until this is set."""
+    free = threading.Event()
+    manifests = SnapshotFolder.manifests
+
+    def wait(self, place):
+        free.wait(PATIENCE_SECONDS)
+        return manifests(self, place)
+
+    monkeypatch.setattr(SnapshotFolder, "manifests", wait)
+    yield free
+    free.set()
+
+
+@pytest.mark.parametrize("stalls", [False, True])
+async def test_other_tasks_are_read_while_one_is_fetched(rig, monkeypatch, blocked, stalls):
+    house = rig.house = House(2)
+    house.append({task: traffic(task, n_queries=N_QUERIES).part(0, 0.5) for task in (0, 1)})
+    blocked.set()
+    settings = {"snapshot_url": f"file://{rig.path / 'two'}", "max_poll_records": 20}
+    states = RocksStateDirectory(rig.path / "both")
+    worker = house.worker(states=states, **settings)
+    async with house.working(worker):
+        await eventually(lambda: len(worker.snapshot.store_snapshots) == 2)
+        await eventually(lambda: all(each.n_bytes for _, each in shown(worker)))
+    blocked.clear()
+    shutil.rmtree(rig.path / "both" / "task-0")
+    house.append({task: traffic(task, n_queries=N_QUERIES).part(0.5, 1) for task in (0, 1)})
+    worker = house.worker(states=RocksStateDirectory(rig.path / "both"), **settings)
+    with capture_logs() as logs:
+        async with house.working(worker):
+            ends = {log: house.broker.end_of(log, 1) for log in ("rankings", "judgments")}
+            await eventually(
+                lambda: [v.positions for v in worker.snapshot if v.task == 1] == [ends]
+            )
+            assert [view.task for view in worker.snapshot] == [1]
+            assert worker.readiness() == ["fetching snapshots of [0]"]
+            if stalls:
+                monkeypatch.setattr(store_snapshots, "STALLED_SECONDS", 0.0)
+            else:
+                blocked.set()
+            await eventually(lambda: not worker.readiness())
+            await eventually(lambda: house.committed() == house.ends())
+            await eventually(lambda: totals(house.settings, worker) == house.truth().totals)
+    events = {line["event"]: line for line in logs}
+    assert ("snapshot_fetched" in events) != stalls
+    if stalls:
+        assert "no file was fetched" in events["snapshot_failed"]["error"]
+    house.truth().check_outputs(house.outputs(), once=False)
+
+
+def shown(worker):
+    return worker.snapshot.store_snapshots.items()
+
+
+async def test_a_fetch_of_a_task_that_has_left_is_deleted(rig):
+    states = rig.disk("left")
+    states.hold()
+    folder = SnapshotFolder(f"file://{rig.folder}")
+    kept = store_snapshots.StoreSnapshots(folder, states, interval_ms=1, fingerprint="f")
+    bounds = dict.fromkeys(("rankings", "judgments"), (0, 10**9))
+    place = str(rig.place.relative_to(rig.folder))
+    assert kept.begin_fetch(0, place, least=0, bounds=bounds)
+    assert kept.begin_fetch(0, place, least=0, bounds=bounds), "there is one already"
+    await eventually(kept.ended)
+    assert kept.adopt([1]) == set()
+    assert sorted(path.name for path in (rig.path / "left").iterdir()) == ["in-use"]
+    states.release()
 
 
 @pytest.mark.parametrize(("much", "replaced"), [(10**6, False), (5, True)])
