@@ -267,7 +267,6 @@ class World:
         *,
         variant: str = "prod",
         measure: str = "ndcg@10",
-        restart_at: int | None = None,
     ) -> None:
         """Settled values, noisy: so many queries with such a true mean in each step."""
         values = [
@@ -282,8 +281,6 @@ class World:
             ("value_squares", [(part**2).sum() for part in values]),
         ):
             total = counter(growth)
-            if restart_at is not None:
-                total = restarted(total, restart_at)
             self.put(f"evaluator_quality_{name}_total", total, **where)
             if name == "queries":
                 self.put("evaluator_quality_values_count", total, **where)

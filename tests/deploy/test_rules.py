@@ -92,42 +92,13 @@ FALLEN = [
 
 
 def after_a_week() -> World:
-    """Jobs that have one fault each, from FALL on."""
+    """Jobs that change in one way each, from FALL on."""
     world = World(step_minutes=5, n=N)
     world.put("evaluator_build_info", [1] * (N + 1), job="some", instance="a")
-    for job, per_step, before, after in (
-        ("same", 50, 0.8, 0.8),
-        ("falls", 50, 0.8, 0.65),
-        ("rises", 50, 0.8, 0.95),
-        ("falls-little", 500, 0.8, 0.79),  # less than the tolerance
-        ("falls-with-few-queries", 12, 0.8, 0.4),  # 144 an hour, below the minimum
-    ):
-        world.quality(job, [per_step] * N, steps((before, FALL), (after, N - FALL)))
-    world.quality("low-as-ever", [50] * N, [0.2] * N)
-    falling = steps((0.8, FALL), (0.4, N - FALL))
-    world.quality("falls-with-few-now", steps((50, FALL), (8, N - FALL)), falling)
-    world.quality("falls-after-few", steps((8, FALL), (50, N - FALL)), falling)
-    world.quality("restarts", [50] * N, [0.8] * N, restart_at=FALL + 3)
-    world.quality("goes-quiet", steps((50, FALL), (0, N - FALL)), [0.8] * N)
-    world.quality("other-measure", [50] * N, steps((0.8, FALL), (0.2, N - FALL)), measure="mrr")
-    late = steps((0, WEEK), (50, N - WEEK))
-    world.quality("new-and-bad", late, [0.2] * N)
-    world.quality("new-and-good", late, [0.5] * N)
-    world.coverage("falls", [70] * N, [50 / 70] * N)
-    for job, queries, after in (
-        ("judged-less", 50, 0.4),
-        ("judged-alike", 50, 0.68),
-        ("few-judged", 10, 0.2),
-        ("judged-alike-and-restarts", 50, 0.68),
-        ("judged-less-and-restarts", 50, 0.4),
-    ):
-        world.coverage(job, [queries] * N, steps((0.7, FALL), (after, N - FALL)))
-    for job in ("judged-alike-and-restarts", "judged-less-and-restarts"):
-        world.begin_anew(job, WEEK + 4 * 12 - 3)
-    less = steps((0.7, FALL), (0.2, N - FALL))
-    for job, before, after in (("quiet", 50, 0), ("few-now", 50, 8), ("few-before", 8, 50)):
-        world.coverage(job, steps((before, FALL), (after, N - FALL)), less)
-    world.coverage("falls-after-few", [50] * N, [0.7] * N)
+    falls = steps((0.8, FALL), (0.2, N - FALL))
+    for job, means in (("same", [0.8] * N), ("falls", falls)):  # the evaluator's alarms tell it
+        world.quality(job, [50] * N, means)
+        world.coverage(job, [70] * N, means)
     night = steps((50, 24), (0, 24), (50, WEEK - 24), (0, 24), (50, N - WEEK - 48))
     world.messages("quiet-at-this-hour", "rankings", "started", night)
     stops = steps((50, FALL), (0, N - FALL))

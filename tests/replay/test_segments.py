@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from evaluator.core.types.records import OTHER
 from tests.oracle.rules import Settings
 from tests.oracle.totals import comparable, totals_of_files
@@ -27,6 +29,7 @@ def write_logs(directory):
             (directory / f"{log}-{task}.ndjson").write_text(text, "utf-8")
 
 
+@pytest.mark.slow
 async def test_sums_by_level_of_all_partitions_are_those_of_the_oracle(tmp_path):
     write_logs(tmp_path / "logs")
     chosen = {

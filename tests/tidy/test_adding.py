@@ -1,7 +1,7 @@
-"""Additions as CONTRIBUTING.md describes them: a toy in a copy of the tree, and the tests there.
+"""Additions as CONTRIBUTING.md describes them: toys in a copy of the tree, and the tests there.
 
-Each toy edits files that its section names, and no others. That the tests of the copy pass shows
-that no other file needed an edit.
+Each toy edits files that its section names, and no others. That the tests of the copy pass with
+all toys shows that no other file needed an edit.
 """
 
 import json
@@ -17,9 +17,13 @@ import pytest
 from evaluator.wire.native import library as wire_library
 from tests.tidy.tree import ROOT, files
 
-pytestmark = pytest.mark.slow  # tests of the copy run in programs of their own
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("additions")]  # one copy, programs in it
 
-HELD_BY = ["tests/tidy/test_docs.py", "tests/tidy/test_glossary.py", "tests/tidy/test_words.py"]
+HELD_BY = [
+    *("tests/core/test_measures.py", "tests/core/test_law.py", "tests/core/test_losses.py"),
+    *("tests/config", "tests/tidy/test_docs.py"),
+    *("tests/tidy/test_glossary.py", "tests/tidy/test_words.py"),
+]
 
 
 class Copy:
@@ -33,6 +37,10 @@ class Copy:
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, place)
         self._git("init", "--quiet")
+        self.keep()
+
+    def keep(self):
+        """What has changed so far counts as there before."""
         self._git("add", "--all")
 
     def _git(self, *arguments):
@@ -84,14 +92,17 @@ class Copy:
         assert done.returncode == 0, done.stdout[-4_000:] + done.stderr[-4_000:]
         return done.stdout
 
-    def tests_pass(self, *names):
-        options = ["-q", "-x", "-p", "no:cacheprovider", "-m", "not slow"]
-        self.run("-m", "pytest", *options, *names, *HELD_BY)
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    return Copy(tmp_path_factory.mktemp("additions") / "tree")
 
 
 @pytest.fixture
-def copy(tmp_path):
-    return Copy(tmp_path / "tree")
+def copy(tree):
+    """The copy, in which the changes of this test are those since the one before."""
+    yield tree
+    tree.keep()
 
 
 MEASURE = '''
@@ -129,7 +140,6 @@ def test_a_measure_touches_the_files_that_its_section_names_and_no_others(copy, 
     copy.insert("docs/measures.md", "| `ndcg`, `ndcg@k` | DCG /", row)
     copy.append("CHANGELOG.md", "- Measure `mrr_squared`.\n")
     copy.assert_only_named("How to add a measure")
-    copy.tests_pass("tests/core/test_measures.py", "tests/core/test_law.py", "tests/config")
 
     about = {"schema_version": 1, "trace_id": "t", "node_id": "n"}
     ranking = {**about, "timestamp_ms": 1_000, "candidate_ids": ["a", "b"], "scores": [2, 1]}
@@ -165,7 +175,6 @@ def test_a_loss_touches_the_files_that_its_section_names_and_no_others(copy):
     )
     generate(copy)
     copy.assert_only_named("How to add a loss", generated=["docs/settings.md"])
-    copy.tests_pass("tests/core/test_losses.py", "tests/config")
 
 
 def test_a_setting_touches_the_files_that_its_section_names_and_no_others(copy):
@@ -174,9 +183,14 @@ def test_a_setting_touches_the_files_that_its_section_names_and_no_others(copy):
     generate(copy)
     assert "docs/settings.md" in copy.changed()
     copy.assert_only_named("How to add a setting", generated=["docs/settings.md"])
-    copy.tests_pass("tests/config")
     loaded = "from evaluator.config import Settings; print(Settings().log_toys)"
     assert copy.run("-c", loaded) == "3\n"
+
+
+def test_with_all_of_them_the_tests_of_the_copy_pass(copy):
+    """Those of what was added, and those that hold names, words and pages to the code."""
+    copy.run("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow", *HELD_BY)
+    assert not copy.changed()
 
 
 def generate(copy):

@@ -41,7 +41,8 @@ def parsed(module: Path) -> ast.Module:
     return ast.parse(module.read_text("utf-8"))
 
 
-def functions(module: Path) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+@cache
+def functions(module: Path) -> list[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
     """Every function of a module with its dotted name, methods and inner ones included."""
 
     def walk(node: ast.AST, prefix: str) -> Iterator:
@@ -53,7 +54,7 @@ def functions(module: Path) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFu
             else:
                 yield from walk(child, prefix)
 
-    return walk(parsed(module), "")
+    return list(walk(parsed(module), ""))
 
 
 def table_below(page: str, heading: str) -> list[list[str]]:
