@@ -37,7 +37,7 @@ from tests.oracle.run import Reader, feed, new_run
 from tests.oracle.worlds import World, crowd, seeded_world, worlds
 from tests.repeats import examples, repeated
 
-N_WORLDS = int(os.environ.get("EVALUATOR_LAW_WORLDS", "800"))
+N_WORLDS = int(os.environ.get("EVALUATOR_LAW_WORLDS", "400"))
 FIRST_SEED = int(os.environ.get("EVALUATOR_LAW_SEED", "0"))
 
 SLOW = pytest.mark.slow
@@ -111,14 +111,14 @@ def check_shrinking(world: World, seed: int) -> None:
         raise AssertionError(f"seed {seed}:\n{described(world)}") from error
 
 
-@pytest.mark.parametrize("part", repeated(40, quick=1))
+@pytest.mark.parametrize("part", repeated(20, quick=1))
 def test_seeded_worlds(part):
-    first = FIRST_SEED + part * (N_WORLDS // 40)
-    for seed in range(first, first + N_WORLDS // 40):
+    first = FIRST_SEED + part * (N_WORLDS // 20)
+    for seed in range(first, first + N_WORLDS // 20):
         check_shrinking(seeded_world(seed), seed)
 
 
-@pytest.mark.parametrize("part", repeated(5, quick=0))
+@pytest.mark.parametrize("part", repeated(3, quick=0))
 def test_full_batches_of_many_queries(part):
     check_crowd(FIRST_SEED + part)
 
@@ -148,8 +148,8 @@ def test_the_sizes_of_buffers_change_nothing(monkeypatch, part):
     monkeypatch.setattr(open_queries.OpenQueries, "_CODES_BEFORE_CLEANING", 3)
     monkeypatch.setattr(join.Join, "_MIN_TURN", 1)
     monkeypatch.setattr(join.Join, "_MOST_IN_COLUMNS", 2)
-    first = FIRST_SEED + 2_000_000 + part * (N_WORLDS // 80)
-    for seed in range(first, first + N_WORLDS // 80):
+    first = FIRST_SEED + 2_000_000 + part * (N_WORLDS // 40)
+    for seed in range(first, first + N_WORLDS // 40):
         check_shrinking(seeded_world(seed), seed)
     if part == 1:
         check_crowd(FIRST_SEED + 100)
