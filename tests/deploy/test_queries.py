@@ -55,6 +55,7 @@ def demo(said, tmp_path_factory) -> Iterator[str]:
         *("--set", "segments=locale", "--set", "segment_levels=locale=de"),
         *("--set", "alarm_pairs=served-bm25", "--set", "alarm_objectives=ndcg@10=0.3"),
         *("--set", "alarm_variants=canary-prod"),
+        *("--set", "runbook_url=https://example.com", "--set", "dashboard_url=https://example.com"),
         *("--set", f"state_dir={tmp_path_factory.mktemp('state')}"),
     ]
     with said.open("wb") as log:
