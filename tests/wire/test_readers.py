@@ -27,6 +27,7 @@ from evaluator.core.join.changes import (
     LogId,
     Origin,
 )
+from evaluator.core.learning.transforms import Transform
 from evaluator.core.measures import MeasureSet
 from evaluator.core.measures.exact_sums import StratumTotals, Sums
 from evaluator.core.online.alarm_watch import AlarmWatch, SeriesEvent, WatchResult
@@ -240,6 +241,7 @@ ALARM_NAME = SeriesName("m", "v", "served", "ndcg@10", "", "", "own")
 ALARM_EVENT = SeriesEvent(
     "on", ALARM_NAME, 7_200_000, Alarm(7_200_000, 3_600_000, 6, 0.1, 0.5, 0.6, 0.01, 1.7, 90)
 )
+CLIPPED = Transform(0.0, 30.5, log1p=True)
 ALARM_COMMAND = AlarmCommand("x", "exclude", {"model": "m"}, 1, 2, 3)
 ALARM_RULES = WatchRules(alarms=AlarmRules(max_series=1), measures=("ndcg@10",))
 
@@ -340,6 +342,7 @@ KINDS: dict[str, Kind] = {
         lambda: [
             command_record(Command(1, "freeze", "why")),
             command_record(Command(2, "roll_back", "why", (0.5,), ("a",), TABLE)),
+            command_record(Command(2, "roll_back", "why", (0.5,), ("a",), None, {"a": CLIPPED})),
         ],
         read_command,
         CommandRefused,
