@@ -196,6 +196,7 @@ PROGRESS: Final = [
         text="If its disk is lost, a task is read again from there. None is written while nothing"
         " is read.",
         runbook="EvaluatorCheckpointStale",
+        also=("EvaluatorSnapshotStale",),
         targets=[
             ('evaluator:checkpoint_age_seconds:min{job=~"$job"}', "task {{task}}"),
             ("evaluator:checkpoint_age_limit_seconds", "limit"),

@@ -58,6 +58,13 @@ from evaluator.wire.state.checkpoint import (
 from evaluator.wire.state.judgment_rows import JudgmentRow, judgment_rows, queries_from
 from evaluator.wire.state.origin import commit_metadata, commit_note
 from evaluator.wire.state.ranking_rows import ranking_rows, rankings_from
+from evaluator.wire.state.snapshots import (
+    Manifest,
+    ManifestUnreadable,
+    SnapshotFile,
+    decode_manifest,
+    encode_manifest,
+)
 from evaluator.wire.state.task_rows import StateDamaged
 from evaluator.wire.weights.checksum import WeightsRefused, checksum_in
 from evaluator.wire.weights.leader_state import (
@@ -231,6 +238,11 @@ def row_of(table: str, changes: Changes) -> bytes:
 
 
 RUN_KEY = bytes(8)
+SNAPSHOT = Manifest(
+    1,
+    {"rankings": 7, "judgments": 9},
+    [SnapshotFile(name, "0a" * 32, 5) for name in ("000007.sst", "MANIFEST-000004", "CURRENT")],
+)
 GRAPH = (
     b'{"task":0,"n":1,"settled_time_ms":9,"event_time_ms":5,"model":"m","trace_id":"t",'
     b'"node_id":"n","grades":{"a":1},"values":{"served":{"mrr":0.5}},"sources":{"s":1},'
@@ -334,6 +346,11 @@ KINDS: dict[str, Kind] = {
         SettledUnreadable,
     ),
     "place": Kind(lambda: [GRAPH], place_of, SettledUnreadable),
+    "manifest of a snapshot": Kind(
+        lambda: [encode_manifest(SNAPSHOT)],
+        lambda v: decode_manifest(v, SNAPSHOT.progress),
+        ManifestUnreadable,
+    ),
     "weights": Kind(weights, read_weights, WeightsRefused),
     "live weights": Kind(weights, read_live, WeightsRefused),
     "checksum": Kind(weights, checksum_in, WeightsRefused),
@@ -431,6 +448,7 @@ def test_every_module_that_reads_documents_has_its_readers_fuzzed():
 
 
 READ_BY = "messages/samples outputs/settled state/checkpoint state/origin state/task_rows"
+READ_BY += " state/snapshots"
 READ_BY += " weights/checksum weights/leader_state weights/weights_record"
 READ_BY += " alarms/records alarms/state"
 FUZZED = {f"wire/{name}" for name in READ_BY.split()}
@@ -446,6 +464,10 @@ OTHERWISE = {
     "adapters/minilm": "a model that the operator installs",
     "replay/alarms": "sums that this process has just written",
     "mapping/messages": "foreign records, in tests/mapping",
+    "mapping/otlp": "foreign records, in tests/mapping",
+    "adapters/claims": "a file of this process; what cannot be read is no claim",
+    "adapters/kafka/assignment": "user data of members; what cannot be read is none",
+    "replay/parquet": "lines that this process has just written",
     "mapping/members": "keys of foreign records, in tests/mapping",
     "mapping/progress": "metadata of commits, in tests/mapping",
     "mapping/sampling": "messages that this process has just written",
