@@ -67,8 +67,9 @@ def items_of(value: bytes) -> Iterator[dict[str, Any]]:
     if request.resource_spans is None and request.resource_logs is None:
         raise ValueError("neither resourceSpans nor resourceLogs are there")
     for resource in (*(request.resource_spans or ()), *(request.resource_logs or ())):
+        of_resource = _object(resource.resource)
         for scoped in (*resource.scope_spans, *resource.scope_logs):
-            around = {"resource": _object(resource.resource), "scope": _object(scoped.scope)}
+            around = {"resource": of_resource, "scope": _object(scoped.scope)}
             for item in (*scoped.spans, *scoped.log_records):
                 given = {name: each for name, each in item.items() if each not in _UNSET}
                 if "body" in given:

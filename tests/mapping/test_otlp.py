@@ -219,6 +219,17 @@ def test_what_is_no_otlp_is_refused_as_a_whole(value, reason, text):
     assert (found.reason, text in found.detail) == (reason, True), found
 
 
+def test_attributes_of_a_resource_are_read_once_for_all_its_scopes():
+    scopes = [{"spans": [{"name": name}]} for name in "abc"]
+    of = {"attributes": [{"key": "a", "value": {"stringValue": "b"}}]}
+    items = list(
+        items_of(json.dumps({"resourceSpans": [{"resource": of, "scopeSpans": scopes}]}).encode())
+    )
+    assert [item["name"] for item in items] == [*"abc"]
+    assert items[0]["resource"] == {"attributes": {"a": "b"}}
+    assert all(item["resource"] is items[0]["resource"] for item in items)
+
+
 def test_damaged_requests_never_raise():
     chance = random.Random(4)
     requests = [
