@@ -120,7 +120,7 @@ class _Mapper:
         if self._is_otlp and len(document) > MAX_ITEMS:
             return Malformed("limit", f"more than {MAX_ITEMS} spans and log records")
         if self._is_otlp:
-            return joined([self._mapped(each, record, is_binary) for each in document])
+            return joined(self._mapped(each, record, is_binary) for each in document)
         return self._mapped(document, record, is_binary)
 
     def _mapped(self, document: Any, record: Record, is_binary: bool) -> Outcome:
@@ -212,7 +212,7 @@ class _Rules:
                 scalar(root, record)
             if self._is_ranking:
                 return [_encoded(self._ranking(root, record))]
-            return bounded(list(map(_encoded, self._judgments(root, record))))
+            return bounded(map(_encoded, self._judgments(root, record)))
         except LeavesOut as why:
             return LeftOut(str(why), self._time_of_left_out(root, record))
 

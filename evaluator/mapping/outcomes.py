@@ -1,12 +1,13 @@
 """What the mapping of a record gives."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from evaluator.wire.messages.strict import Malformed
 
 MAX_MESSAGES: Final = 1_000
-"""Most messages of one record."""
+MAX_BYTES: Final = 16 << 20
+"""Most messages of one record, and most bytes of them."""
 
 
 class LeftOut(NamedTuple):
@@ -19,25 +20,37 @@ class LeftOut(NamedTuple):
 Outcome = list[bytes] | LeftOut | Malformed
 
 
-def bounded(messages: list[bytes]) -> Outcome:
-    """The messages, or the refusal of too many."""
-    if len(messages) > MAX_MESSAGES:
-        return Malformed(
-            "limit", f"{len(messages)} messages; a record gives at most {MAX_MESSAGES}"
-        )
-    return messages
+def bounded(messages: Iterable[bytes]) -> list[bytes] | Malformed:
+    """The messages, or the refusal of too many, which are not made then."""
+    found: list[bytes] = []
+    n_bytes = 0
+    for message in messages:
+        found.append(message)
+        n_bytes += len(message)
+        if len(found) > MAX_MESSAGES or n_bytes > MAX_BYTES:
+            return Malformed(
+                "limit",
+                f"a record gives at most {MAX_MESSAGES:,} messages, with {MAX_BYTES >> 20} MiB",
+            )
+    return found
 
 
-def joined(parts: Sequence[Outcome]) -> Outcome:
+def joined(parts: Iterable[Outcome]) -> Outcome:
     """The messages of all parts of a record; the first refusal if there is one."""
-    messages: list[bytes] = []
-    why, times_ms = "the record has no part", []
-    for part in parts:
-        if isinstance(part, Malformed):
-            return part
-        if isinstance(part, list):
-            messages += part
-            continue
-        why = part.why
-        times_ms += [] if part.timestamp_ms is None else [part.timestamp_ms]
-    return bounded(messages) if messages else LeftOut(why, max(times_ms, default=None))
+    refused: Malformed | None = None
+    why, times_ms = "the record has no part", list[int]()
+
+    def messages() -> Iterator[bytes]:
+        nonlocal refused, why
+        for part in parts:
+            if isinstance(part, Malformed):
+                refused = part
+                return
+            if isinstance(part, list):
+                yield from part
+                continue
+            why = part.why
+            times_ms.extend([] if part.timestamp_ms is None else [part.timestamp_ms])
+
+    found = bounded(messages())
+    return refused or found or LeftOut(why, max(times_ms, default=None))

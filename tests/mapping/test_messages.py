@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from evaluator.mapping import document
+from evaluator.mapping import document, messages
 from evaluator.mapping.document import read_document
 from evaluator.mapping.messages import messages_of
-from evaluator.mapping.outcomes import MAX_MESSAGES, LeftOut
+from evaluator.mapping.outcomes import MAX_BYTES, MAX_MESSAGES, LeftOut
 from evaluator.mapping.record import Record
 from evaluator.wire.messages.strict import Malformed
 
@@ -203,8 +203,20 @@ def test_rows_with_members_of_their_own_are_messages():
     ]
     rows = b",".join([b'{"n":1,"at":2,"c":"x"}'] * (MAX_MESSAGES + 1))
     assert mapped(Record(b'{"t":"s","r":[' + rows + b"]}")) == Malformed(
-        "limit", "1001 messages; a record gives at most 1000"
+        "limit", "a record gives at most 1,000 messages, with 16 MiB"
     )
+
+
+def test_no_more_messages_are_made_than_a_record_gives(monkeypatch):
+    made = []
+    monkeypatch.setattr(messages, "encode", lambda message: made.append(message) or b"x" * 100_000)
+    text = '[judgments]\ntrace_id = "t"\nsource = { const = "s" }\ngrade = { const = 1 }\n'
+    text += '[judgments.rows]\neach = "r"\nnode_id = "n"\ntimestamp_ms = "at"\ncandidate_id = "c"'
+    rows = b",".join([b'{"n":1,"at":2,"c":"x"}'] * MAX_MESSAGES)
+    outcome = mapper(text)(Record(b'{"t":"s","r":[' + rows + b"]}"))
+    assert isinstance(outcome, Malformed)
+    assert outcome.reason == "limit"
+    assert len(made) * 100_000 < MAX_BYTES + 200_000
 
 
 def test_debezium_takes_after_and_leaves_out_deletes():
