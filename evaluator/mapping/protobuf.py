@@ -280,6 +280,8 @@ class _Made:
         """Declares a field, and returns the expression of its value."""
         (at, depth), number = place, field.number
         value, element = f"{at}.f{number}", f"e{depth}"
+        if _is_delimited(field, file):
+            raise SchemaUnusable(f"{field.name[:100]} is delimited, which is not supported")
         declared = _declared(made, field)
         if field.label != _Field.LABEL_REPEATED:
             text = self._plain(declared, field, inner, (value, depth + 1))
@@ -372,6 +374,14 @@ def _has_presence(field: Proto, file: Proto) -> bool:
     given = field.options.features if field.options.features.HasField("field_presence") else None
     features = given or file.options.features
     return bool(features.field_presence != descriptor_pb2.FeatureSet.IMPLICIT)
+
+
+def _is_delimited(field: Proto, file: Proto) -> bool:
+    """Whether a message is written as a group (editions)."""
+    own = field.options.features
+    features = own if own.HasField("message_encoding") else file.options.features
+    encoding = features.message_encoding
+    return bool(field.type == _Field.TYPE_MESSAGE and encoding == features.DELIMITED)
 
 
 def _merge(into: Tree, other: Tree) -> None:

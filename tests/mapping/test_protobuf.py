@@ -239,6 +239,18 @@ def test_random_records_become_the_messages_of_their_twins_in_json(mapper, synta
     assert outcomes >= {list, LeftOut}
 
 
+@pytest.mark.parametrize("by_default", [False, True])
+def test_delimited_messages_are_refused(mapper, by_default):
+    file = shop("editions")
+    file.edition = descriptor_pb2.EDITION_2023
+    fields = [field for message in file.message_type for field in message.field]
+    hits = next(field for field in fields if field.name == "hits")
+    of = file.options if by_default else hits.options
+    of.features.message_encoding = descriptor_pb2.FeatureSet.DELIMITED
+    with pytest.raises(MappingRefused, match="is delimited, which is not supported"):
+        mapper(file=file)
+
+
 def without_empty(value, keep):
     """An empty text without presence counts as missing; those in *keep* have presence."""
     for name, each in list(value.items()) if isinstance(value, dict) else enumerate(value):
