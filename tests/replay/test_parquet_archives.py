@@ -131,6 +131,31 @@ async def test_offsets_of_folders_by_day_repeat_only_with_equal_rows(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"partition": [0, 1]}, "its column partition has 0 and 1"),
+        ({"partition": [3, 3]}, "its column partition has 0 and 3"),
+        ({"topic": ["rankings", "other"]}, "its column topic has other and rankings"),
+    ],
+)
+async def test_a_file_has_the_partition_of_its_name_and_one_topic(tmp_path, more, why):
+    value = ([b"a", b"b"], pa.binary())
+    write(tmp_path / "rankings.parquet", value=value, partition=[0, 0], topic=["t", "t"])
+    assert sum(len(of) for of in (await read(tmp_path))[0]) == 2
+    write(tmp_path / "rankings.parquet", value=value, **more)
+    with pytest.raises(SourceUnusable, match=why):
+        await read(tmp_path)
+
+
+async def test_values_that_a_dictionary_has_once_count_as_often_as_they_are_read(tmp_path):
+    write(tmp_path / "rankings.parquet", value=([b"x" * 100_000] * 1_000, pa.binary()))
+    assert (tmp_path / "rankings.parquet").stat().st_size < 200_000
+    (batches, _) = await read(tmp_path, max_records=5_000)
+    assert max(len(of) for of in batches) * 100_000 < archives.MAX_BATCH_BYTES
+    assert sum(len(of) for of in batches) == 1_000
+
+
+@pytest.mark.parametrize(
     ("offsets", "why"),
     [([2, 1], "the offset 1 comes after 2"), ([1, None], "has nulls"), ([-1, 0], "negative")],
 )

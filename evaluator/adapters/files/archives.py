@@ -41,6 +41,7 @@ class _Object(NamedTuple):
     first: int | None
     path: str
     size_bytes: int
+    partition: int
 
 
 class _Piece(NamedTuple):
@@ -107,7 +108,9 @@ class ArchiveRange:
             if named is not None:
                 partition, first = named
                 size_bytes = int(detail.get("size") or 0)
-                objects.setdefault(partition, []).append(_Object(first, path, size_bytes))
+                objects.setdefault(partition, []).append(
+                    _Object(first, path, size_bytes, partition[1])
+                )
         if not objects:
             topics = " or ".join(self._names.values())
             raise SourceUnusable(
@@ -214,7 +217,8 @@ class ArchiveRange:
         try:
             self._files.get_file(of.path, str(path))
             if path.suffix == ".parquet":
-                yield from read_parquet(path, max_records=max_records, max_bytes=MAX_BATCH_BYTES)
+                limits = {"max_records": max_records, "max_bytes": MAX_BATCH_BYTES}
+                yield from read_parquet(path, of.partition, **limits)
                 return
             yield from self._lines(of, path, max_records)
         except SourceUnusable:

@@ -9,6 +9,8 @@ import msgspec
 _RAW: Final = frozenset({"key", "value", "topic", "partition", "offset", "timestamp", "headers"})
 """Columns of a table of raw records; one more, `timestampType`, is written by Spark."""
 _BUFFER_BYTES: Final = 1 << 20
+_STEP: Final = 64
+"""Rows that are decoded at once: nothing in a file bounds the size of a row before that."""
 
 
 class StoredRecord(NamedTuple):
@@ -21,26 +23,38 @@ class StoredRecord(NamedTuple):
 
 
 def read_parquet(
-    path: Path, *, max_records: int, max_bytes: int
+    path: Path, partition: int, *, max_records: int, max_bytes: int
 ) -> Iterator[list[bytes] | list[StoredRecord]]:
-    """The rows of a file in batches of about *max_bytes* at most.
+    """The rows of a file in batches of about *max_bytes*, and of 64 rows more at most.
 
     A table is raw if its column `value` is binary, or text among columns of raw records only; rows
-    of others become JSON. Raises ImportError without the extra `evaluator[parquet]`, and errors of
-    pyarrow: ValueError or OSError.
+    of others become JSON. Raises ImportError without the extra `evaluator[parquet]`, ValueError for
+    raw records of another partition or of several topics, and errors of pyarrow: ValueError or
+    OSError.
     """
     import pyarrow as pa  # noqa: PLC0415 - an extra
     from pyarrow import parquet  # noqa: PLC0415 - of the same extra
 
     with parquet.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False) as file:
-        metadata, schema = file.metadata, file.schema_arrow
-        groups = [metadata.row_group(n) for n in range(metadata.num_row_groups)]
+        schema = file.schema_arrow
+        groups = [file.metadata.row_group(n) for n in range(file.metadata.num_row_groups)]
         widest = max((of.total_byte_size / max(1, of.num_rows) for of in groups), default=1.0)
-        size = max(1, min(max_records, int(max_bytes / max(1.0, widest))))
+        step = max(1, min(_STEP, max_records, int(max_bytes / max(1.0, widest))))
         raw = _is_raw(pa, schema)
-        columns = [name for name in schema.names if not raw or name in _RAW - {"headers", "topic"}]
-        for batch in file.iter_batches(batch_size=size, columns=columns):
-            yield _stored(pa, batch) if raw else _documents(pa, batch)
+        columns = [name for name in schema.names if not raw or name in _RAW - {"headers"}]
+        of_file: dict[str, set[Any]] = {"partition": {partition}, "topic": set()}
+        rows: list[Any] = []
+        n_bytes = 0
+        for batch in file.iter_batches(batch_size=step, columns=columns):
+            if raw:
+                _require_one(batch, of_file)
+            rows += _stored(pa, batch) if raw else _documents(pa, batch)
+            n_bytes += batch.nbytes
+            if n_bytes + batch.nbytes > max_bytes or len(rows) + step > max_records:
+                yield rows
+                rows, n_bytes = [], 0
+        if rows:
+            yield rows
 
 
 def _is_raw(pa: Any, schema: Any) -> bool:
@@ -51,6 +65,19 @@ def _is_raw(pa: Any, schema: Any) -> bool:
         return True
     is_text = pa.types.is_string(of) or pa.types.is_large_string(of)
     return is_text and {*schema.names} <= _RAW | {"timestampType"}
+
+
+def _require_one(batch: Any, of_file: dict[str, set[Any]]) -> None:
+    """Raises ValueError if a batch is not of the one partition or topic of its file."""
+    for name, found in of_file.items():
+        if name in batch.schema.names:
+            found |= set(batch.column(name).unique().to_pylist())
+        if len(found) > 1:
+            raise ValueError(
+                f"its column {name} has {' and '.join(map(str, sorted(found, key=str)[:3]))}. "
+                "Write one file for each topic and partition, which its name has "
+                "(docs/history.md has a statement for DuckDB)"
+            )
 
 
 def _stored(pa: Any, batch: Any) -> list[StoredRecord]:
