@@ -18,7 +18,7 @@ class VariantsSeries(AlarmSeries):
 
     Each hour of the first variant is compared with the mean of the second in the same hour, so a
     changing share of the queries, or a level that changes by hour, is no difference. `hourly` are
-    the sums of the first variant. The alarm also ends when that has had no query for a day.
+    the sums of the first variant. The alarm also ends when one of them has had no query for a day.
     """
 
     def __init__(self, rules: AlarmRules) -> None:
@@ -38,7 +38,8 @@ class VariantsSeries(AlarmSeries):
     def _is_over(self, alarm: Alarm, end_ms: int) -> bool:
         hour = hour_before(end_ms)
         day = range(hour, hour - DAY_HOURS, -1)
-        is_gone = not any(self.hourly.of(each).queries for each in day)
+        both = self.hourly, self.other
+        is_gone = any(not any(of.of(each).queries for each in day) for of in both)
         return is_gone or super()._is_over(alarm, end_ms)
 
     def _reference_at(self, hour: int) -> Reference | None:

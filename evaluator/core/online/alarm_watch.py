@@ -167,7 +167,9 @@ class AlarmWatch:
     def _is_idle(self) -> bool:
         """Whether ticks without queries change nothing."""
         series = self.series.values()
-        return not self._commands and all(of.alarm is None and of.hourly.is_empty for of in series)
+        return not self._commands and all(
+            of.alarm is None and all(sums.is_empty for sums in of.sums.values()) for of in series
+        )
 
     def begin_again(self, task: int) -> None:
         """Begins a task with its next record; its queries count from the next whole hour."""
@@ -269,6 +271,9 @@ class AlarmWatch:
                 carried = self._carried_by(name, event.alarm) if event.name == "on" else ()
                 event_of = SeriesEvent(event.name, name, end_ms, event.alarm, carried)
                 events.append(event_of._replace(unverifiable=self._unverifiable(name)))
+        if self._begun:  # commands of this tick are for them too
+            self._insert(self._begun)
+            self._begun = {}
         due = [of for of in self._commands.values() if of.applied_ms <= end_ms]
         for command in due:
             del self._commands[command.id]
@@ -280,9 +285,6 @@ class AlarmWatch:
         result.events += sorted(events, key=attrgetter("series"))  # of one series in their order
         for old in list(self._executed)[:-MAX_COMMANDS]:
             del self._executed[old]
-        if self._begun:
-            self._insert(self._begun)
-            self._begun = {}
 
     # Operator commands
 

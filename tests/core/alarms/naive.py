@@ -330,7 +330,9 @@ class Variants(Naive):
         return change
 
     def gone(self, h):
-        return not any(self.hours.get(k, (0,))[0] for k in range(h - 23, h + 1))
+        day = range(h - 23, h + 1)
+        both = self.hours, self.second.hours
+        return any(not any(of.get(k, (0,))[0] for k in day) for of in both)
 
     def begin(self, h):
         return next((k for k in range(h - 167, h) if self.hour(k)[0]), h) - 1

@@ -10,10 +10,10 @@ import pytest
 
 from evaluator.core.alarms.rules import AlarmRules
 from evaluator.core.alarms.series import NothingToDoError
-from evaluator.core.alarms.ticks import HOUR_MS
+from evaluator.core.alarms.ticks import HOUR_MS, TICK_MS
 from evaluator.core.alarms.variants import VariantsSeries
 from evaluator.core.online.alarm_watch import AlarmWatch, WatchResult
-from evaluator.core.online.watched import COVERAGE, SeriesName
+from evaluator.core.online.watched import COVERAGE, AlarmCommand, SeriesName
 from evaluator.replay.alarms import AlarmReplay
 from evaluator.replay.results import ResultDirectory
 from evaluator.wire.alarms.records import event_record
@@ -80,13 +80,13 @@ def test_too_few_queries_of_either_variant_are_not_compared():
     assert series.looks == []  # of no hour there are both
 
 
-def test_the_alarm_ends_when_the_first_variant_has_been_gone_for_a_day_or_is_good_again():
-    for later, ends in ((None, 24), (0.5, 24 + 15)):
+def test_the_alarm_ends_when_either_variant_has_been_gone_for_a_day_or_the_first_is_good_again():
+    for later, second, ends in ((None, 0.5, 24), (0.5, None, 24), (0.5, 0.5, 24 + 15)):
         series = VariantsSeries(ALONE)
         assert feed(series, range(FIRST, FIRST + 24), 0.5, 0.5) == []
         assert len(feed(series, range(FIRST + 24, FIRST + 48), 0.3, 0.5)) == 1
         after = range(FIRST + 48, FIRST + 48 + 30)
-        (event,) = feed(series, after, later, 0.5)
+        (event,) = feed(series, after, later, second)
         assert event.name == "off"
         hour = event.time_ms // HOUR_MS - 1
         assert hour - (FIRST + 48) < ends
@@ -167,6 +167,13 @@ def test_a_series_begins_with_the_tick_after_the_first_query_of_its_first_varian
     watch, _ = watched(batches(world, 0))
     (first, *_) = watch.series[NAME].days().values()
     assert int(min(first, key=int)) == canary.event_time_ms // HOUR_MS % 24
+    hour_ms = START_MS + 100 * HOUR_MS
+    watch, result = AlarmWatch(WATCHED, n_tasks=N_TASKS), WatchResult()
+    at_ms = canary.event_time_ms // TICK_MS * TICK_MS + TICK_MS
+    watch.command(AlarmCommand("x", "exclude", {}, hour_ms, hour_ms + HOUR_MS, at_ms))
+    for batch in batches(world, 0):
+        watch.receive(batch, result)
+    assert all(hour_ms // HOUR_MS in of.exclusions for of in watch.series.values())
     rules = replace(WATCHED, alarms=AlarmRules(max_series=2))
     watch, _ = watched(batches(world, 0), rules)
     assert NAME not in watch.series
