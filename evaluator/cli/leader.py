@@ -189,7 +189,7 @@ def record_writer_of(
     defaults = Settings()  # a setting with its default is not part of the meaning
     of_clicks = {
         name: getattr(settings, name)
-        for name in ("implicit_sources", "ips_clip", "feature_transforms")
+        for name in ("implicit_sources", "ips_clip")
         if getattr(settings, name) != getattr(defaults, name)
     }
     meaning = {

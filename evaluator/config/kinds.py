@@ -202,20 +202,18 @@ def named_choices(*choices: str) -> Kind:
 
 
 def _read_transforms(raw: object) -> tuple[tuple[str, str], ...]:
-    pairs: object = raw
     if isinstance(raw, str):
-        texts = [part.rpartition("=")[::2] for part in raw.split(",")] if raw else []
-        pairs = dict(texts)
-        if len(pairs) < len(texts):
-            raise ValueError
-    if not isinstance(pairs, dict) or len(pairs) > MAX_TEXTS:
+        pairs = [part.rpartition("=")[::2] for part in raw.split(",")] if raw else []
+    elif isinstance(raw, dict):
+        pairs = [(str(name), str(text)) for name, text in raw.items()]
+    else:
         raise ValueError
-    found = tuple((str(name).strip(), str(text).strip()) for name, text in pairs.items())
-    for name, text in found:
+    found = {name.strip(): text.strip() for name, text in pairs}
+    if len(found) < len(pairs) or len(found) > MAX_TEXTS or "" in found:
+        raise ValueError
+    for text in found.values():
         Transform.parse(text)
-        if not name:
-            raise ValueError
-    return found
+    return tuple(sorted(found.items()))
 
 
 def _whole(value: float) -> int:

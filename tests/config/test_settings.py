@@ -231,6 +231,15 @@ def test_what_is_no_name_with_a_count_is_refused(raw):
         SPECS["source_max_judgments"].kind.read(raw)
 
 
+def test_transforms_have_one_order_and_each_feature_once():
+    read = SPECS["feature_transforms"].kind.read
+    expected = (("a", "log1p"), ("b", "clip:0:1"))
+    assert read("b=clip:0:1, a=log1p") == read({"a": "log1p", "b": "clip:0:1"}) == expected
+    for raw in ("a=log1p, a=clip:0:1", {"a": "log1p", " a": "log1p"}, "=log1p", "a=log", ["a"], 1):
+        with pytest.raises(ValueError):
+            read(raw)
+
+
 @pytest.mark.parametrize("raw", ["human", "human=", "=1", "human=2", "a=1,a=0", "a=-1", ["a"], 1])
 def test_what_is_no_name_with_a_share_is_refused(raw):
     with pytest.raises(ValueError):
