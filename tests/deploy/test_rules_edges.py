@@ -1,8 +1,9 @@
 """The rules at their edges: just inside a bound, with few queries, recovered, and restarted."""
 
 import pytest
+import yaml
 
-from tests.deploy.rules import World, steps, told
+from tests.deploy.rules import RULES, World, promtool, steps, threshold, told
 
 N = 200
 FAULT = 100
@@ -118,4 +119,42 @@ def test_a_measure_whose_bad_queries_nobody_counts_is_told(tmp_path):
             )
         ],
     )
+    assert code == 0, said
+
+
+@pytest.mark.promtool
+def test_the_change_of_a_mean_is_against_the_same_hour_a_week_ago(tmp_path):
+    hours, few = 7 * 24, threshold("min_queries") / 2
+    series, expected = [], []
+    for job, queries, before in (("falls", 4 * few, 0.5), ("few", few, 0.5), ("fell", few, 0.4)):
+        n_before = 4 * few if job == "fell" else queries
+        totals = {"queries": [0.0], "value": [0.0], "value_squares": [0.0]}
+        for half_hour in range(2 * hours + 4):
+            # a day ago it was as it is now, so that only a week ago makes a difference
+            is_late = half_hour >= 2 * (hours - 48)
+            mean, n = (0.4, queries) if is_late else (before, n_before)
+            for name, each in (("queries", 1), ("value", mean), ("value_squares", mean**2 + 0.01)):
+                totals[name].append(totals[name][-1] + n / 2 * each)
+        labels = f'job="{job}",model="m",variant="v",ranker="served",measure="ndcg@10"'
+        for name, values in totals.items():
+            text = " ".join(f"{value:.9g}" for value in values)
+            series.append({"series": f"evaluator_quality_{name}_total{{{labels}}}", "values": text})
+        if job == "falls":
+            expected.append({"labels": f"{{{labels}}}", "value": -0.1})
+    rounded = "round(evaluator:quality_change:ratio1h, 0.0001)"
+    tests = {
+        "rule_files": [str(path) for path in RULES if path.stem in {"recording", "thresholds"}],
+        "evaluation_interval": "30m",
+        "tests": [
+            {
+                "interval": "30m",
+                "input_series": series,
+                "promql_expr_test": [
+                    {"expr": rounded, "eval_time": f"{hours + 1}h", "exp_samples": expected}
+                ],
+            }
+        ],
+    }
+    (tmp_path / "tests.yml").write_text(yaml.safe_dump(tests))
+    code, said = promtool("test", "rules", tmp_path / "tests.yml")
     assert code == 0, said
