@@ -74,6 +74,7 @@ class Ownership:
         self._wire = wire
         self._settings = settings
         self.place: Place | None = None
+        self._taken: Sequence[int] | None = None  # by the last take-over; some are being fetched
         self._warned: set[str] = set()  # logs whose timestamps are probably seconds
 
     @property
@@ -110,7 +111,7 @@ class Ownership:
         self.place = await self._source.place()
         if self.until_end:
             finished = await self.origins.finished(self.place.partitions, committed)
-            finished = finished - self.tasks.keys() if self.generation else set()
+            finished = set() if self._taken is None else finished.difference(self._taken)
             numbers = [number for number in numbers if number not in finished]
         kept = {
             number
@@ -130,7 +131,7 @@ class Ownership:
                 self._source.seek((name, number), task.positions[name])
         if left:
             log.info("tasks_left", tasks=sorted(left))
-        self.generation = assignment.generation
+        self.generation, self._taken = assignment.generation, numbers
         self.counts["rebalances",] = assignment.generation
         log.info("tasks_assigned", tasks=numbers, generation=assignment.generation)
         return kept

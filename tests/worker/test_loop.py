@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 from evaluator.adapters.memory import MemorySource
 from evaluator.adapters.memory.broker import PartitionLog
 from evaluator.ports import StateUnusable
+from evaluator.wire.state.task_rows import StateDamaged
 from evaluator.worker import connectivity, loop
 from evaluator.worker.connectivity import MAX_UNACKNOWLEDGED
 from tests.oracle.messages import Raw
@@ -96,6 +97,10 @@ async def test_a_task_that_another_has_finished_is_not_taken_until_the_end(finge
     assert sources[1].assignment.tasks == {0, 1}
     owned = [1] if fingerprint == "the same" else [0, 1]
     assert [view.task for view in second.snapshot] == owned
+    second._ownership.quarantine(1, StateDamaged("a row cannot be read"))
+    assert not second._ownership.is_current
+    await eventually(lambda: second._ownership.is_current)
+    assert [view.task for view in second.snapshot] == owned, "its own task alone is opened again"
     sources[1].reads.set()
     await finished(running[1])
     assert house.committed() == house.ends()

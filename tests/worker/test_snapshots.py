@@ -121,6 +121,18 @@ async def test_a_lost_store_comes_back_from_its_snapshot(rig):
     rig.house.truth().check_outputs(rig.house.outputs(), once=True)
 
 
+async def test_a_finished_task_whose_snapshot_was_fetched_is_opened_with_until_end(rig):
+    """It belongs to this worker, unlike a task that another one has finished."""
+    states = rig.disk("empty")
+    states.hold()
+    try:
+        worker = await rig.house.until_end(states=states, snapshot_url=f"file://{rig.folder}")
+    finally:
+        states.release()
+    assert worker.snapshot.process_counts["snapshot_bytes", "fetched"] > 0
+    assert rig.right(worker)
+
+
 async def test_without_snapshots_the_same_worker_reads_all_again(tmp_path):
     rig = Rig(tmp_path)
     rig.append(0, 0.5)
