@@ -2,7 +2,6 @@
 
 import ast
 import asyncio
-import contextlib
 import importlib
 import inspect
 import time
@@ -291,26 +290,6 @@ async def test_answered_heartbeats_are_confirmed():
     internals.call_after_heartbeats(consumer, confirmed.append)
     await coordinator._heartbeat_routine()
     assert len(confirmed) == 1
-
-
-@pytest.mark.parametrize("code", [0, 25, 82])
-async def test_a_member_is_fenced_by_one_error_code_alone(code):
-    coordinator = object.__new__(GroupCoordinator)  # without a client that would connect
-    coordinator.group_id, coordinator.generation, coordinator.member_id = "group", 7, "member"
-    sent, fenced = [], []
-
-    async def send(request):
-        sent.append(request.prepare({12: (0, 4)}))
-        return SimpleNamespace(error_code=code)
-
-    coordinator._send_req = send
-    consumer = SimpleNamespace(_coordinator=coordinator)
-    internals.call_when_fenced(consumer, "pod-0", lambda: fenced.append(True))
-    coordinator.reset_generation = lambda: None
-    with contextlib.suppress(kafka_errors.KafkaError):
-        await coordinator._do_heartbeat()
-    assert [each.group_instance_id for each in sent] == ["pod-0"]
-    assert fenced == [True] * (code == 82)
 
 
 async def test_the_first_error_of_a_transaction_is_found(make_client):

@@ -10,6 +10,7 @@ from aiokafka.admin import NewPartitions
 from evaluator.adapters.kafka.clients import requests
 from evaluator.cli.main import main
 from evaluator.core.types.records import LOGS
+from evaluator.ports import Committed, SourceUnusable
 from evaluator.wire.records import WRITTEN
 from tests.contract.backends import admin
 from tests.kafka.test_worker_again import append_part, until_shared
@@ -92,6 +93,26 @@ def check_thawed_member(world, first, second):
     first.eventually(lambda: first.tasks == [0, 1])
     second.signal(signal.SIGCONT)
     until_shared(world, first, second)
+
+
+async def test_a_process_that_commits_before_its_next_heartbeat_does_not_replace_the_newer_one(
+    backend,
+):
+    """Commits do not contain the name: the broker only does not recognise the member."""
+    times = {"session_timeout_ms": LONG_MS, "heartbeat_interval_ms": LONG_MS}
+    older, newer = (backend.source(group_instance_id="pod-0", **times) for _ in "12")
+    commits = {("rankings", 0): Committed(0, "")}
+    for source in (older, newer):
+        await source.start()
+        async with patience():
+            while source.assignment is None:
+                await source.poll([], max_records=1, timeout_ms=50)
+        assert await source.commit(commits)
+    assert not await older.commit(commits)
+    with pytest.raises(SourceUnusable, match="Another process runs as pod-0"):
+        await older.poll([], max_records=1, timeout_ms=0)
+    await older.stop()
+    assert await newer.commit(commits)
 
 
 def append_unequal(world, begin, end):

@@ -23,8 +23,8 @@ from aiokafka.coordinator.protocol import (
     ConsumerProtocolMemberAssignment,
     ConsumerProtocolMemberMetadata,
 )
-from aiokafka.protocol.commit import OffsetFetchRequest
-from aiokafka.protocol.group import HeartbeatRequest
+from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
+from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.record import default_records
 
@@ -185,6 +185,7 @@ def request_rejoin(consumer: AIOKafkaConsumer) -> None:
 
 
 _FENCED_INSTANCE_ID: Final = 82
+_OTHER_GENERATION, _UNKNOWN_MEMBER_ID = 22, 25
 
 
 # https://cwiki.apache.org/confluence/display/KAFKA/KIP-345
@@ -194,22 +195,41 @@ def call_when_fenced(
 ) -> None:
     """Calls *fenced* when a later member of the group has the instance id of *consumer*.
 
-    Heartbeats of aiokafka do not contain the instance id, so the broker would only not recognise
-    the member id, and the earlier member would join again and replace the later one.
+    Heartbeats and commits of aiokafka do not contain the instance id, so the broker would only not
+    recognise the member id, and the earlier member would join again and replace the later one.
+    Heartbeats are sent with it, and one more before the answer to a refused commit is returned. A
+    fenced member does not join again.
     """
     coordinator = consumer._coordinator
     send = coordinator._send_req
+    is_fenced = False
 
     async def send_named(request: Any) -> Any:
-        if isinstance(request, HeartbeatRequest):
-            member = coordinator.group_id, coordinator.generation, coordinator.member_id
-            request = NamedHeartbeat(*member, instance_id)
-        response = await send(request)
-        if getattr(response, "error_code", 0) == _FENCED_INSTANCE_ID:
+        nonlocal is_fenced
+        if is_fenced and isinstance(request, JoinGroupRequest):
+            raise kafka_errors.KafkaError(f"a later member has the instance id {instance_id}")
+        member_id = coordinator.member_id
+        member = coordinator.group_id, coordinator.generation, member_id
+        heartbeat = NamedHeartbeat(*member, instance_id)
+        response = await send(heartbeat if isinstance(request, HeartbeatRequest) else request)
+        code = getattr(response, "error_code", 0)
+        is_refused = isinstance(request, OffsetCommitRequest) and _is_refused(response)
+        # Without a member id, or with another one by now, it is already joining again.
+        if is_refused and member_id and member_id == coordinator.member_id:
+            code = (await send(heartbeat)).error_code
+        if code == _FENCED_INSTANCE_ID:
+            is_fenced = True
             fenced()
         return response
 
     coordinator._send_req = send_named
+
+
+# https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/consumer/group_coordinator.py#L1049
+def _is_refused(response: Any) -> bool:
+    """Whether the group has no member with the member id and generation of a commit."""
+    codes = {code for _, partitions in response.topics for _, code in partitions}
+    return bool(codes & {_OTHER_GENERATION, _UNKNOWN_MEMBER_ID})
 
 
 # https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/protocol/group.py#L376
