@@ -1,4 +1,4 @@
-"""Members with names: the earlier of two with one name ends."""
+"""Members with names: the earlier of two with one name ends, and members can be removed."""
 
 import contextlib
 from types import SimpleNamespace
@@ -11,6 +11,8 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.structs import OffsetAndMetadata
 
 from evaluator.adapters.kafka import aiokafka_internals as internals
+from evaluator.adapters.kafka.clients import Requests
+from evaluator.ports import SourceUnusable
 
 VERSIONS = {8: (0, 3), 11: (0, 5), 12: (0, 4)}
 """Versions of commits, joins and heartbeats that the broker has."""
@@ -127,3 +129,15 @@ async def test_a_member_that_is_already_joining_again_is_not_fenced_by_its_own_n
     )
     await member.commit()
     assert (member.kinds, member.n_fenced) == ([COMMIT], 0)
+
+
+async def test_brokers_that_cannot_remove_a_member_by_its_name_are_named():
+    class Client:
+        async def coordinator_lookup(self, kind, name):
+            return 1
+
+        async def send(self, node, request):
+            return request.prepare({13: (0, 2)})
+
+    with pytest.raises(SourceUnusable, match=r"older than 2\.4.*Stop pod-0.*session_timeout_ms"):
+        await Requests(Client(), {}).remove_member("group", "pod-0")

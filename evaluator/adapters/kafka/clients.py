@@ -217,7 +217,7 @@ class Requests:
             return await _retry(fetch)
 
     async def remove_member(self, group_id: str, instance_id: str) -> None:
-        """Removes a static member from a group. Raises SourceUnusable if there is none."""
+        """Removes a static member from a group. Raises SourceUnusable if that is impossible."""
 
         async def remove() -> None:
             node = await find_coordinator(self._client, "GROUP", group_id)
@@ -228,6 +228,11 @@ class Requests:
                     f"Group {group_id} has no member {instance_id}: it was removed, or its session "
                     "has expired. Otherwise check group_id, and the group_instance_id of the "
                     "process in its /status."
+                ) from error
+            except NotImplementedError as error:  # the version of the request
+                raise SourceUnusable(
+                    "The brokers are older than 2.4 and cannot remove a member by its name. Stop "
+                    f"{instance_id} and wait for its session_timeout_ms instead."
                 ) from error
 
         with translated(f"removing {instance_id} from group {group_id}"):
