@@ -33,7 +33,8 @@ from evaluator.worker.store_snapshots import MUCH_OLDER, StoreSnapshots, place_o
 from evaluator.worker.task import Task
 from evaluator.worker.task_state import OpenedTask, TaskState
 
-_ATTEMPTS: Final = 2
+_ATTEMPTS: Final = 3
+"""A fetched store, the one that it replaced, and an empty one."""
 
 log = structlog.get_logger(__name__)
 
@@ -167,14 +168,11 @@ class Ownership:
         try:
             for number in numbers:
                 opened[number] = self._opened(number)
-            heads = {n: each.stored.head for n, each in opened.items() if each.stored is not None}
-            mismatches = await self._mismatches(heads)
-            for number, head in heads.items():
-                if number not in mismatches and head.origin.ends_lost < ends_lost.get(number, 0):
-                    reason = "a log has lost its end since, and the group has continued without it"
-                    mismatches[number] = reason
-            for number, reason in mismatches.items():
-                opened[number] = self._reopened(opened[number], reason)
+            unchecked = set(opened)
+            while unchecked:  # a fetched store, then the one that it replaced
+                unchecked = await self._reopen_mismatches(opened, unchecked, ends_lost)
+            if self._snapshots is not None:
+                self._snapshots.keep(opened)
             for number in set(opened) - tried:
                 if self._fetches(opened[number], committed):
                     opened.pop(number).state.close()
@@ -188,6 +186,21 @@ class Ownership:
             for each in opened.values():
                 each.state.close()
             raise
+
+    async def _reopen_mismatches(
+        self, opened: dict[int, OpenedTask], numbers: Iterable[int], ends_lost: Mapping[int, int]
+    ) -> set[int]:
+        """Opens tasks again whose stores are not of these logs; returns them."""
+        stored = {number: opened[number].stored for number in numbers}
+        heads = {number: each.head for number, each in stored.items() if each is not None}
+        mismatches = await self._mismatches(heads)
+        for number, head in heads.items():
+            if number not in mismatches and head.origin.ends_lost < ends_lost.get(number, 0):
+                reason = "a log has lost its end since, and the group has continued without it"
+                mismatches[number] = reason
+        for number, reason in mismatches.items():
+            opened[number] = self._reopened(opened[number], reason)
+        return set(mismatches)
 
     def _quarantine(self, number: int, reason: str, *, is_damaged: bool = True) -> None:
         """Moves a closed store away, so that it is not used again."""
@@ -241,7 +254,7 @@ class Ownership:
         raise StateDamaged(f"the new state of task {number} cannot be read either: {reason}")
 
     def _reopened(self, opened: OpenedTask, reason: str) -> OpenedTask:
-        """Opens a task with an empty store."""
+        """Opens a task with the store that a snapshot replaced, else with an empty one."""
         opened.state.close()
         self._quarantine(opened.engine.task, reason)
         return self._opened(opened.engine.task)

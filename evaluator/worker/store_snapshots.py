@@ -52,7 +52,10 @@ class CopiedStates(Protocol):
         """
 
     def adopt(self, task: int, folder: Path) -> None:
-        """Moves *folder* to the place of a closed store, and that store beside *folder*."""
+        """Moves *folder* to the place of a closed store, which comes back in a quarantine of it."""
+
+    def keep(self, task: int) -> None:
+        """Deletes the store that `adopt` replaced: the new one was checked."""
 
 
 class SnapshotStore(Protocol):
@@ -212,15 +215,26 @@ class StoreSnapshots:
     def adopt(self, numbers: Collection[int]) -> set[int]:
         """Puts fetched stores into their places; returns the tasks whose fetches have ended.
 
-        Those of other tasks are deleted. Raises StateUnusable.
+        Those of other tasks are deleted.
         """
         ended, self._ended = self._ended, {}
         for number, folder in ended.items():
             if folder is not None:
                 if number in numbers:
-                    self._states.adopt(number, folder / _STORE)
+                    try:
+                        self._states.adopt(number, folder / _STORE)
+                    except StateUnusable as error:
+                        self._failed("fetch", number, error)
                 shutil.rmtree(folder, ignore_errors=True)
         return ended.keys() & set(numbers)
+
+    def keep(self, numbers: Collection[int]) -> None:
+        """Deletes the stores that were replaced by those of these tasks, which were checked.
+
+        Raises StateUnusable.
+        """
+        for number in numbers:
+            self._states.keep(number)
 
     def begin_fetch(
         self, number: int, place: str, *, least: int, bounds: Mapping[Log, tuple[int, int]]

@@ -1,5 +1,6 @@
 """Stores that are lost, and come back from snapshots in a folder."""
 
+import errno
 import hashlib
 import json
 import os
@@ -19,6 +20,7 @@ from evaluator.adapters.files.snapshots import SnapshotFolder
 from evaluator.adapters.rocksdb import RocksStateDirectory
 from evaluator.wire.state.snapshots import SnapshotFailed
 from evaluator.worker import loop, ownership, store_snapshots
+from evaluator.worker.ownership import Ownership
 from evaluator.worker.store_snapshots import place_of
 from tests.s3 import SECRET, s3_server
 from tests.waiting import PATIENCE_SECONDS, eventually
@@ -47,6 +49,11 @@ class Rig:
 
     def disk(self, name: str = "disk") -> RocksStateDirectory:
         return RocksStateDirectory(self.path / name)
+
+    def copy_disk(self) -> None:
+        """The disk `old`, a copy of `disk`."""
+        unfinished = shutil.ignore_patterns("snapshot-*")  # a thread may still delete one
+        shutil.copytree(self.path / "disk", self.path / "old", ignore=unfinished)
 
     @asynccontextmanager
     async def working(self, disk: str = "disk", **settings):
@@ -270,17 +277,22 @@ async def test_a_recreated_topic_has_other_snapshots(rig):
     assert "snapshot_fetched" not in {line["event"] for line in logs}
 
 
+def forge(rig):
+    """Replaces the sorted files of all snapshots; their hashes are right."""
+    for manifest in rig.manifests():
+        document = json.loads(manifest.read_bytes())
+        for each in document["files"]:
+            if each["name"].endswith(".sst"):
+                content = b"forged" * 100
+                each.update(sha256=hashlib.sha256(content).hexdigest(), n_bytes=len(content))
+                (rig.place / "files" / each["sha256"]).write_bytes(content)
+        manifest.write_text(json.dumps(document))
+
+
 async def test_a_forged_store_is_quarantined_and_not_fetched_again(rig):
     """Hashes are right and the files are not those of a store: nothing is counted from them."""
-    earlier, last = rig.manifests()
-    earlier.unlink()
-    document = json.loads(last.read_bytes())
-    for each in document["files"]:
-        if each["name"].endswith(".sst"):
-            content = b"forged" * 100
-            each.update(sha256=hashlib.sha256(content).hexdigest(), n_bytes=len(content))
-            (rig.place / "files" / each["sha256"]).write_bytes(content)
-    last.write_text(json.dumps(document))
+    rig.manifests()[0].unlink()
+    forge(rig)
     events, counts, *_ = await back_without_disk(rig)
     assert "orruption" in events["store_quarantined"]["reason"]
     assert counts["quarantined_stores", "0"] == 1
@@ -360,7 +372,7 @@ async def test_a_fetch_of_a_task_that_has_left_is_deleted(rig):
 
 @pytest.mark.parametrize(("much", "replaced"), [(10**6, False), (5, True)])
 async def test_a_store_that_is_much_older_is_replaced(rig, monkeypatch, much, replaced):
-    shutil.copytree(rig.path / "disk", rig.path / "old")
+    rig.copy_disk()
     rig.append(0.5, 0.9)
     async with rig.working() as worker:
         await rig.written(worker)
@@ -375,6 +387,88 @@ async def test_a_store_that_is_much_older_is_replaced(rig, monkeypatch, much, re
     await eventually(
         lambda: sorted(path.name for path in (rig.path / "old").iterdir()) == ["in-use", "task-0"]
     )
+
+
+@pytest.fixture
+async def old(rig, monkeypatch):
+    """The disk `old` has a healthy store, and the snapshots are much further."""
+    rig.copy_disk()
+    rig.append(0.5, 0.9)
+    async with rig.working() as worker:
+        await rig.written(worker)
+    for module in (ownership, store_snapshots):
+        monkeypatch.setattr(module, "MUCH_OLDER", 5)
+
+
+@pytest.mark.usefixtures("old")
+@pytest.mark.parametrize("found", ["damaged", "mismatch", "ends_lost"])
+async def test_a_bad_snapshot_leaves_the_store_that_it_replaced(rig, monkeypatch, found):
+    if found == "damaged":
+        forge(rig)
+    mismatches, checks = Ownership._mismatches, []
+
+    async def mismatch(self, heads):
+        if heads:
+            checks.append(sum(heads[0].positions.values()))
+        if heads and len(checks) == 2:
+            if found == "mismatch":
+                return {0: "it is of other logs"}
+            if found == "ends_lost":
+                heads[0].origin.ends_lost = -1
+        return await mismatches(self, heads)
+
+    monkeypatch.setattr(Ownership, "_mismatches", mismatch)
+    with capture_logs() as logs:
+        async with rig.working("old") as worker:
+            assert rig.right(worker)
+            assert worker.snapshot.process_counts["quarantined_stores", "0"] == 1
+    events = {line["event"]: line for line in logs}
+    loaded = [sum(line["positions"].values()) for line in logs if line["event"] == "state_loaded"]
+    assert loaded[0] == loaded[-1] < sum(events["snapshot_fetched"]["positions"].values())
+    assert len(loaded) == (2 if found == "damaged" else 3), "the local store is loaded twice"
+    assert loaded[0] in checks[1:], "and compared with the logs again"
+    names = sorted(path.name for path in (rig.path / "old").iterdir())
+    assert names == ["in-use", "task-0", "task-0-quarantine"]
+
+
+@pytest.mark.usefixtures("old")
+@pytest.mark.parametrize("fails", [1, 2])
+async def test_a_store_that_cannot_be_replaced_continues(rig, monkeypatch, fails):
+    rename, calls = Path.rename, []
+
+    def refuse(self, target):
+        calls.append(target)
+        if len(calls) == fails:
+            raise OSError(errno.EACCES, "not permitted")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with capture_logs() as logs:
+        async with rig.working("old") as worker:
+            assert rig.right(worker)
+    events = {line["event"]: line for line in logs}
+    assert "cannot be replaced" in events["snapshot_failed"]["error"]
+    assert "store_quarantined" not in events
+    assert [line["event"] for line in logs].count("state_loaded") == 2
+    await eventually(
+        lambda: sorted(path.name for path in (rig.path / "old").iterdir()) == ["in-use", "task-0"]
+    )
+
+
+@pytest.mark.parametrize("second", [False, True])
+def test_a_kill_before_the_check_leaves_the_store_that_was_replaced(tmp_path, second):
+    states = RocksStateDirectory(tmp_path / "state")
+    states.hold()
+    (tmp_path / "state" / "task-0-replaced").mkdir()
+    (tmp_path / "state" / "task-0-replaced" / "CURRENT").write_bytes(b"replaced")
+    if second:
+        (tmp_path / "state" / "task-0").mkdir()
+        (tmp_path / "state" / "task-0" / "CURRENT").write_bytes(b"fetched")
+    states.release()
+    states.hold()
+    assert sorted(path.name for path in (tmp_path / "state").iterdir()) == ["in-use", "task-0"]
+    assert (tmp_path / "state" / "task-0" / "CURRENT").read_bytes() == b"replaced"
+    states.release()
 
 
 # The folder by itself: two writers, ages, limits

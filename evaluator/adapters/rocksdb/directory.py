@@ -15,6 +15,7 @@ from evaluator.ports import StateInUse, StateUnusable
 
 _LOCK_NAME: Final = "in-use"
 _WORK: Final = "snapshot-"
+_REPLACED: Final = "-replaced"
 
 
 class RocksStateDirectory:
@@ -59,6 +60,11 @@ class RocksStateDirectory:
             os.write(lock, f"process {os.getpid()} on {os.uname().nodename}\n".encode())
         for left in self._path.glob(f"{_WORK}*"):
             shutil.rmtree(left, ignore_errors=True)
+        for replaced in self._path.glob(f"task-*{_REPLACED}"):  # by a store that was not checked
+            place = replaced.with_name(replaced.name.removesuffix(_REPLACED))
+            shutil.rmtree(place, ignore_errors=True)
+            with suppress(OSError):
+                replaced.rename(place)
 
     def open(self, task: int) -> RocksStateStore:
         self._stores[task] = RocksStateStore(self._of(task), self._cache)
@@ -74,13 +80,24 @@ class RocksStateDirectory:
         return self._stores[task].copy_to(folder)
 
     def adopt(self, task: int, folder: Path) -> None:
-        place = self._of(task)
+        place, replaced = self._of(task), self._replaced(task)
         try:
             if place.exists():
-                place.rename(folder.parent / "replaced")
+                place.rename(replaced)
             folder.rename(place)
         except OSError as error:
+            self._bring_back(task)
             raise StateUnusable(f"{place} cannot be replaced: {error.strerror}") from None
+
+    def keep(self, task: int) -> None:
+        replaced = self._replaced(task)
+        if replaced.exists():
+            left = replaced.with_name(f"{_WORK}{replaced.name}")
+            try:
+                replaced.rename(left)  # at once: a part of a store is never brought back
+            except OSError as error:
+                raise StateUnusable(f"{replaced} cannot be deleted: {error.strerror}") from None
+            shutil.rmtree(left, ignore_errors=True)
 
     def quarantine(self, task: int) -> str:
         place = self._path / f"task-{task}-quarantine"
@@ -90,6 +107,7 @@ class RocksStateDirectory:
         except OSError as error:
             message = f"{self._of(task)} cannot be quarantined: {error.strerror}"
             raise StateUnusable(message) from None
+        self._bring_back(task)
         return str(place)
 
     def release(self) -> None:
@@ -99,3 +117,10 @@ class RocksStateDirectory:
 
     def _of(self, task: int) -> Path:
         return self._path / f"task-{task}"
+
+    def _replaced(self, task: int) -> Path:
+        return self._path / f"task-{task}{_REPLACED}"
+
+    def _bring_back(self, task: int) -> None:
+        with suppress(OSError):  # there is none, or `hold` does it at the next start
+            self._replaced(task).rename(self._of(task))
