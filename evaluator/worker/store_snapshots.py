@@ -24,7 +24,7 @@ from evaluator.core.types.records import LOGS, Log
 from evaluator.exposition.snapshot import StoreSnapshot
 from evaluator.ports import StateUnusable
 from evaluator.wire.state.snapshots import Manifest, SnapshotFailed
-from evaluator.wire.state.task_rows import head_from
+from evaluator.wire.state.task_rows import FORMAT, head_from
 from evaluator.worker.task import Task
 
 MUCH_OLDER: Final = 200_000
@@ -332,7 +332,7 @@ class StoreSnapshots:
 def place_of(
     cluster: str, topic_ids: Mapping[Log, str | None], ends_lost: int, task: int, fingerprint: str
 ) -> str:
-    """The path of the snapshots of a task; others for topics that were recreated.
+    """The path of the snapshots of a task; others for topics that were recreated, and per format.
 
     Raises SnapshotFailed if the ids of the topics are not known.
     """
@@ -340,7 +340,7 @@ def place_of(
     if None in ids:
         raise SnapshotFailed("the broker gives no ids of topics, so they cannot be told apart")
     logs = "+".join([*map(str, ids), *([str(ends_lost)] if ends_lost else [])])
-    parts = (cluster or "_", logs, str(task), fingerprint)
+    parts = (cluster or "_", logs, str(task), f"{fingerprint}-{FORMAT}")
     return "/".join(re.sub(r"[^A-Za-z0-9_=+-]", "_", part) for part in parts)
 
 

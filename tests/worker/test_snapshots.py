@@ -18,6 +18,7 @@ from structlog.testing import capture_logs
 from evaluator.adapters.files import snapshots
 from evaluator.adapters.files.snapshots import SnapshotFolder
 from evaluator.adapters.rocksdb import RocksStateDirectory
+from evaluator.wire.state import task_rows
 from evaluator.wire.state.snapshots import SnapshotFailed
 from evaluator.worker import loop, ownership, store_snapshots
 from evaluator.worker.ownership import Ownership
@@ -262,9 +263,21 @@ async def test_snapshots_of_another_fingerprint_or_topic_are_at_another_place(ri
         place_of("c", ids, 0, 0, "g"),
     }
     assert len(places) == 6
-    assert place_of("../..", ids, 0, 0, "f") == "_____/a+b/0/f"
+    assert place_of("../..", ids, 0, 0, "f") == f"_____/a+b/0/f-{task_rows.FORMAT}"
     with pytest.raises(SnapshotFailed, match="ids"):
         place_of("c", {"rankings": "a", "judgments": None}, 0, 0, "f")
+
+
+async def test_a_new_format_of_stores_has_other_snapshots(rig, monkeypatch):
+    """No store is fetched that would be quarantined, in the place of the local one."""
+    for module in (task_rows, store_snapshots):
+        monkeypatch.setattr(module, "FORMAT", task_rows.FORMAT + 1)
+    rig.append(0.5, 1)
+    with capture_logs() as logs:
+        async with rig.working() as worker:
+            assert rig.right(worker)
+    assert "snapshot_fetched" not in {line["event"] for line in logs}
+    assert [line["event"] for line in logs].count("store_quarantined") == 1
 
 
 async def test_a_recreated_topic_has_other_snapshots(rig):
