@@ -121,6 +121,8 @@ class Ownership:
         }
         left = self.tasks.keys() - assignment.tasks
         self.close(self.tasks.keys() - kept)
+        if self._snapshots is not None:
+            self._snapshots.give_up_others(numbers)
         new = [number for number in numbers if number not in kept]
         opened = await self._open(new, committed)
         now = {**self.tasks, **opened}

@@ -103,6 +103,11 @@ class _Fetch:
             raise Stopped("it was given up")
         self.progress_at = time.monotonic()
 
+    def give_up(self) -> None:
+        """Ends the fetch at its next file; its thread then deletes the folder."""
+        self.given_up.set()
+        self.outcome.add_done_callback(lambda _: shutil.rmtree(self.folder, ignore_errors=True))
+
 
 class StoreSnapshots:
     """The snapshots of the tasks of a worker. Its methods are called by the loop.
@@ -131,7 +136,7 @@ class StoreSnapshots:
         self._progress: dict[int, int] = {}  # of the last snapshot
         self._writing: tuple[int, float, Future[tuple[Manifest, int] | None]] | None = None
         self._fetches: dict[int, _Fetch] = {}
-        self._ended: dict[int, Path | None] = {}
+        self._ended: dict[int, tuple[Path, Manifest] | None] = {}
         self._used: set[tuple[int, int]] = set()  # a fetched store may be found damaged later
         self._stopping = Event()
 
@@ -218,15 +223,22 @@ class StoreSnapshots:
         Those of other tasks are deleted.
         """
         ended, self._ended = self._ended, {}
-        for number, folder in ended.items():
-            if folder is not None:
+        for number, fetched in ended.items():
+            if fetched is not None:
                 if number in numbers:
-                    try:
-                        self._states.adopt(number, folder / _STORE)
-                    except StateUnusable as error:
-                        self._failed("fetch", number, error)
-                shutil.rmtree(folder, ignore_errors=True)
+                    self._adopt(number, *fetched)
+                shutil.rmtree(fetched[0], ignore_errors=True)
         return ended.keys() & set(numbers)
+
+    def _adopt(self, number: int, folder: Path, manifest: Manifest) -> None:
+        try:
+            self._states.adopt(number, folder / _STORE)
+        except StateUnusable as error:
+            self._failed("fetch", number, error)
+            return
+        if len(self._used) >= _MAX_REMEMBERED:
+            self._used.clear()
+        self._used.add((number, manifest.progress))
 
     def keep(self, numbers: Collection[int]) -> None:
         """Deletes the stores that were replaced by those of these tasks, which were checked.
@@ -278,6 +290,11 @@ class StoreSnapshots:
                 return manifest
         return None
 
+    def give_up_others(self, numbers: Collection[int]) -> None:
+        """Gives up the fetches of all tasks but these."""
+        for number in self._fetches.keys() - set(numbers):
+            self._fetches.pop(number).give_up()
+
     def ended(self) -> bool:
         """Whether fetches have ended since the last call: their tasks can be opened."""
         now = time.monotonic()
@@ -285,7 +302,7 @@ class StoreSnapshots:
             if fetch.outcome.done():
                 self._ended[number] = self._fetched(number, fetch)
             elif now - fetch.progress_at > STALLED_SECONDS:
-                fetch.given_up.set()
+                fetch.give_up()
                 stalled = Stopped(f"no file was fetched in {STALLED_SECONDS:.0f} s")
                 self._failed("fetch", number, stalled)
                 self._ended[number] = None
@@ -293,8 +310,8 @@ class StoreSnapshots:
                 del self._fetches[number]
         return bool(self._ended)
 
-    def _fetched(self, number: int, fetch: _Fetch) -> Path | None:
-        """The folder of a fetch that has ended, None without a snapshot."""
+    def _fetched(self, number: int, fetch: _Fetch) -> tuple[Path, Manifest] | None:
+        """The folder and manifest of a fetch that has ended, None without a snapshot."""
         manifest, failures = None, list[Exception](fetch.failures)
         try:
             manifest = fetch.outcome.result()
@@ -305,9 +322,6 @@ class StoreSnapshots:
         if manifest is None:
             shutil.rmtree(fetch.folder, ignore_errors=True)
             return None
-        if len(self._used) >= _MAX_REMEMBERED:
-            self._used.clear()
-        self._used.add((number, manifest.progress))
         self.counts["snapshot_bytes", "fetched"] += manifest.n_bytes
         log.info(
             "snapshot_fetched",
@@ -316,13 +330,12 @@ class StoreSnapshots:
             bytes=manifest.n_bytes,
             seconds=round(time.monotonic() - fetch.started_at, 3),
         )
-        return fetch.folder
+        return fetch.folder, manifest
 
     def close(self) -> None:
         """Ends all transfers at their next file, without waiting for them."""
         self._stopping.set()
-        for fetch in self._fetches.values():
-            fetch.given_up.set()
+        self.give_up_others(())
 
     def _failed(self, operation: str, number: int, error: Exception) -> None:
         self.counts["snapshot_failures", operation] += 1
