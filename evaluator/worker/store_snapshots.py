@@ -31,6 +31,8 @@ MUCH_OLDER: Final = 200_000
 """Offsets of both logs behind the group, or a snapshot, at which a store is replaced."""
 STALLED_SECONDS: Final = 120.0
 """A fetch without a whole file in this time is given up."""
+MAX_FETCHES: Final = 2
+"""Fetches that run at a time; the others wait."""
 _MAX_REMEMBERED: Final = 1_000
 _STORE: Final = "store"
 
@@ -88,9 +90,11 @@ class Stopped(SnapshotFailed):
 
 @dataclass(eq=False)
 class _Fetch:
-    """A running fetch; its thread puts the store into *folder*."""
+    """A fetch; its thread, which begins when there is room, puts the store into *folder*."""
 
     folder: Path
+    call: "Callable[[_Fetch], Manifest | None]"
+    begun: bool = False
     started_at: float = field(default_factory=time.monotonic)
     progress_at: float = field(default_factory=time.monotonic)
     given_up: Event = field(default_factory=Event)
@@ -103,9 +107,16 @@ class _Fetch:
             raise Stopped("it was given up")
         self.progress_at = time.monotonic()
 
+    def begin(self) -> None:
+        """Begins its thread."""
+        self.begun, self.progress_at = True, time.monotonic()
+        _in_thread(partial(self.call, self), self.outcome)
+
     def give_up(self) -> None:
         """Ends the fetch at its next file; its thread then deletes the folder."""
         self.given_up.set()
+        if not self.begun:
+            self.outcome.cancel()
         self.outcome.add_done_callback(lambda _: shutil.rmtree(self.folder, ignore_errors=True))
 
 
@@ -262,12 +273,18 @@ class StoreSnapshots:
         if number in self._fetches:
             return True
         try:
-            fetch = self._fetches[number] = _Fetch(self._states.workspace())
+            call = partial(self._fetch, number, place, least, bounds)
+            self._fetches[number] = _Fetch(self._states.workspace(), call)
         except StateUnusable as error:
             self._failed("fetch", number, error)
             return False
-        fetch.outcome = _in_thread(partial(self._fetch, number, place, least, bounds, fetch))
+        self._begin_waiting()
         return True
+
+    def _begin_waiting(self) -> None:
+        waiting = [each for each in self._fetches.values() if not each.begun]
+        for fetch in waiting[: MAX_FETCHES - (len(self._fetches) - len(waiting))]:
+            fetch.begin()
 
     def _fetch(
         self, number: int, place: str, least: int, bounds: Mapping[Log, tuple[int, int]], to: _Fetch
@@ -301,13 +318,14 @@ class StoreSnapshots:
         for number, fetch in list(self._fetches.items()):
             if fetch.outcome.done():
                 self._ended[number] = self._fetched(number, fetch)
-            elif now - fetch.progress_at > STALLED_SECONDS:
+            elif fetch.begun and now - fetch.progress_at > STALLED_SECONDS:
                 fetch.give_up()
                 stalled = Stopped(f"no file was fetched in {STALLED_SECONDS:.0f} s")
                 self._failed("fetch", number, stalled)
                 self._ended[number] = None
             if number in self._ended:
                 del self._fetches[number]
+        self._begin_waiting()
         return bool(self._ended)
 
     def _fetched(self, number: int, fetch: _Fetch) -> tuple[Path, Manifest] | None:
@@ -357,9 +375,9 @@ def place_of(
     return "/".join(re.sub(r"[^A-Za-z0-9_=+-]", "_", part) for part in parts)
 
 
-def _in_thread(call: Callable[[], T]) -> "Future[T]":
+def _in_thread(call: Callable[[], T], outcome: "Future[T] | None" = None) -> "Future[T]":
     """The result of *call*, in a thread that does not delay the end of the process."""
-    outcome: Future[T] = Future()
+    outcome = Future() if outcome is None else outcome
 
     def run() -> None:
         try:

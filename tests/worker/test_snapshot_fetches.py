@@ -100,6 +100,24 @@ async def test_a_worker_is_ready_when_the_task_that_it_fetches_has_left(tmp_path
         slow.go.set()
 
 
+async def test_two_fetches_run_at_a_time_and_those_that_wait_do_not_stall(rig, monkeypatch):
+    rig.begin(0, 1, 2, 3)
+    await rig.all_begun(2)
+    assert rig.snapshots.fetching == [0, 1, 2, 3]
+    rig.snapshots.give_up_others([0, 1, 2])
+    with monkeypatch.context() as patch:
+        patch.setattr(store_snapshots, "STALLED_SECONDS", 0.0)
+        await eventually(rig.snapshots.ended)
+    assert rig.snapshots.counts["snapshot_failures", "fetch"] == 2
+    assert rig.snapshots.fetching == [2]
+    assert rig.snapshots.adopt([0, 1, 2]) == {0, 1}
+    rig.slow.go.set()
+    await eventually(rig.snapshots.ended)
+    assert rig.snapshots.adopt([2]) == {2}
+    assert sorted(rig.slow.begun) == ["0", "1", "2"]
+    await eventually(lambda: sorted(p.name for p in rig.path.iterdir()) == ["in-use", "task-2"])
+
+
 async def test_a_snapshot_that_was_thrown_away_is_fetched_again_and_a_used_one_is_not(rig):
     rig.slow.go.set()
     for owned, n_fetched in ((1, 1), (0, 2), (0, 2)):

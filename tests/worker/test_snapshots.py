@@ -10,6 +10,7 @@ import sys
 import threading
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fsspec.implementations.local import LocalFileSystem
@@ -668,6 +669,26 @@ def test_sizes_and_numbers_have_limits(stores, monkeypatch):
     monkeypatch.setattr(snapshots, "MAX_FILES", 2)
     with pytest.raises(SnapshotFailed, match="at most 2"):
         stores.write(2, b"other")
+
+
+def test_a_fetch_reserves_its_disk_space(stores, monkeypatch):
+    stores.write(1, b"content", b"more")
+    (manifest,) = stores.folder.manifests("place")
+    free = snapshots._FREE_BYTES + 2 * manifest.n_bytes - 1
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+
+    def fits(name, check=lambda: None) -> bool:
+        try:
+            stores.folder.fetch("place", manifest, stores.path / f"fetched-{name}", check)
+        except SnapshotFailed as failed:
+            assert "the disk has" in str(failed)
+            return False
+        return True
+
+    found: list[bool] = []
+    assert fits("first", lambda: found.append(fits(len(found))))
+    assert found == [False, True, True, True], "there is room again for what is written"
+    assert fits("later")
 
 
 def test_parameters_of_addresses_are_not_in_errors(stores, monkeypatch):

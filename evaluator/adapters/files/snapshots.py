@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final, NamedTuple
 
 from evaluator.adapters.files.remote import file_system, reason_of
@@ -63,6 +64,8 @@ class SnapshotFolder:
         self._root = root.rstrip("/")
         self._max_store_bytes = max_store_bytes
         self._hashes: dict[str, dict[_FileId, str]] = {}  # of the last copy, by place
+        self._coming: dict[Path, int] = {}  # bytes that running fetches still write
+        self._reserving = Lock()
 
     # Reading
 
@@ -82,18 +85,33 @@ class SnapshotFolder:
             if 0 < self._max_store_bytes < manifest.n_bytes:
                 raise SnapshotFailed(f"it has {manifest.n_bytes} bytes, more than max_store_bytes")
             folder.mkdir(mode=0o700)
-            free = shutil.disk_usage(folder).free
-            if manifest.n_bytes + _FREE_BYTES > free:
-                raise SnapshotFailed(f"it has {manifest.n_bytes} bytes, and the disk has {free}")
-            for each in manifest.files:
-                check()
-                path = folder / each.name
-                self._files.get_file(self._path(place, "files", each.sha256), str(path))
-                with path.open("rb") as file:
-                    digest = hashlib.file_digest(file, "sha256").hexdigest()
-                    os.fsync(file.fileno())
-                if digest != each.sha256:
-                    raise SnapshotFailed(f"{each.sha256} has other bytes")
+            with self._room(folder, manifest.n_bytes):
+                for each in manifest.files:
+                    check()
+                    self._fetch_file(place, each, folder / each.name)
+                    self._coming[folder] -= each.n_bytes
+
+    def _fetch_file(self, place: str, file: SnapshotFile, path: Path) -> None:
+        self._files.get_file(self._path(place, "files", file.sha256), str(path))
+        with path.open("rb") as opened:
+            digest = hashlib.file_digest(opened, "sha256").hexdigest()
+            os.fsync(opened.fileno())
+        if digest != file.sha256:
+            raise SnapshotFailed(f"{file.sha256} has other bytes")
+
+    @contextmanager
+    def _room(self, folder: Path, n_bytes: int) -> Iterator[None]:
+        """Reserves disk space for a fetch, beside that of the fetches that run."""
+        with self._reserving:
+            free = shutil.disk_usage(folder).free - sum(self._coming.values())
+            if n_bytes + _FREE_BYTES > free:
+                raise SnapshotFailed(f"it has {n_bytes} bytes, and the disk has {free}")
+            self._coming[folder] = n_bytes
+        try:
+            yield
+        finally:
+            with self._reserving:
+                del self._coming[folder]
 
     # Writing
 
