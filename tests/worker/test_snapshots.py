@@ -13,12 +13,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from fsspec import core
 from fsspec.implementations.local import LocalFileSystem
 from structlog.testing import capture_logs
 
 from evaluator.adapters.files import snapshots
 from evaluator.adapters.files.snapshots import SnapshotFolder
 from evaluator.adapters.rocksdb import RocksStateDirectory
+from evaluator.ports import SourceUnusable
 from evaluator.wire.state import task_rows
 from evaluator.wire.state.snapshots import SnapshotFailed
 from evaluator.worker import loop, ownership, store_snapshots
@@ -662,13 +664,38 @@ def test_sizes_and_numbers_have_limits(stores, monkeypatch):
     monkeypatch.setattr(snapshots, "_FREE_BYTES", 1 << 60)
     with pytest.raises(SnapshotFailed, match="the disk has"):
         stores.folder.fetch("place", manifest, stores.path / "fetched", lambda: None)
-    monkeypatch.setattr(snapshots, "MAX_LISTED", 2)
-    with pytest.raises(SnapshotFailed, match="more than 2 objects"):
-        stores.write(2, b"other")
     monkeypatch.undo()
     monkeypatch.setattr(snapshots, "MAX_FILES", 2)
     with pytest.raises(SnapshotFailed, match="at most 2"):
         stores.write(2, b"other")
+
+
+def test_a_folder_with_too_many_files_recovers(stores, monkeypatch):
+    for progress in (1, 2, 3, 4):
+        stores.write(progress, b"common", b"content %d" % progress)
+    monkeypatch.setattr(snapshots, "MAX_LISTED", 9)
+    monkeypatch.setattr(snapshots, "_MAX_DELETED", 2)
+    assert len(list((stores.there / "files").iterdir())) == 10
+    with pytest.raises(SnapshotFailed, match=r"10 files, more than 9.*raise snapshot_interval_ms"):
+        stores.write(5, b"new")
+    assert not stores.has(b"new")
+    stores.age(DAY + 60)
+    with pytest.raises(SnapshotFailed, match="more than 9"):
+        stores.write(5, b"new")
+    assert len(list((stores.there / "files").iterdir())) == 8
+    assert stores.kept() == [4, 3]
+    (furthest, _) = stores.folder.manifests("place")
+    stores.folder.fetch("place", furthest, stores.path / "fetched", lambda: None)
+    stores.write(5, b"new")
+    assert stores.kept() == [5, 4]
+
+
+@pytest.mark.parametrize("torn", [b"", b"{", b"[]"])
+def test_a_torn_manifest_of_equal_progress_is_written_again(stores, torn):
+    stores.write(1, b"content")
+    (stores.there / "1.json").write_bytes(torn)
+    stores.write(1, b"content")
+    assert stores.kept() == [1]
 
 
 def test_a_fetch_reserves_its_disk_space(stores, monkeypatch):
@@ -689,6 +716,15 @@ def test_a_fetch_reserves_its_disk_space(stores, monkeypatch):
     assert fits("first", lambda: found.append(fits(len(found))))
     assert found == [False, True, True, True], "there is room again for what is written"
     assert fits("later")
+
+
+def test_a_file_system_without_credentials_is_refused_with_a_remedy(monkeypatch):
+    def refuse(*_, **__):
+        raise ValueError("Must provide either a connection_string or account_name")
+
+    monkeypatch.setattr(core, "url_to_fs", refuse)
+    with pytest.raises(SourceUnusable, match=r"abfs://c/e .*account_name\. Check its credentials"):
+        SnapshotFolder("abfs://c/e")
 
 
 def test_parameters_of_addresses_are_not_in_errors(stores, monkeypatch):

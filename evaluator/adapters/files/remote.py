@@ -9,7 +9,10 @@ _MAX_REASON_CHARS: Final = 300
 
 
 def file_system(url: str, extra: str) -> tuple[Any, str]:
-    """The file system of a url, and the path in it. Raises SourceUnusable if a package lacks."""
+    """The file system of a url, and the path in it.
+
+    Raises SourceUnusable if a package or credentials are missing.
+    """
     try:
         from fsspec.core import url_to_fs  # noqa: PLC0415 - an extra
 
@@ -19,6 +22,10 @@ def file_system(url: str, extra: str) -> tuple[Any, str]:
         raise SourceUnusable(
             f"{url} needs a further package: {error}. Install evaluator[{extra}], and s3fs, gcsfs "
             "or adlfs for s3://, gs:// or abfs://."
+        ) from None
+    except Exception as error:  # noqa: BLE001 - every file system has its own
+        raise SourceUnusable(
+            f"{url} cannot be used: {reason_of(error)}. Check its credentials and its spelling."
         ) from None
     return files, root
 

@@ -28,7 +28,7 @@ from evaluator.wire.state.snapshots import (
 )
 
 MAX_LISTED: Final = 20 * MAX_FILES
-"""Most objects of a folder."""
+"""Most objects of a folder to which snapshots are written."""
 KEPT_MANIFESTS: Final = 2
 UNUSED_SECONDS: Final = 86_400.0
 """Age at which a file that no kept manifest names is deleted."""
@@ -123,6 +123,13 @@ class SnapshotFolder:
             manifest = Manifest(FORMAT, positions, self._hashed(place, folder))
             decode_manifest(encode_manifest(manifest), manifest.progress)
             there = self._listed(self._path(place, "files"))
+            if len(there) > MAX_LISTED:
+                self._delete_unused(place, there)
+                raise SnapshotFailed(
+                    f"its folder has {len(there)} files, more than {MAX_LISTED}. Every attempt "
+                    f"deletes up to {_MAX_DELETED} that are a day old and unused; raise "
+                    "snapshot_interval_ms, so that fewer are written in a day."
+                )
             used = _hashes_of(self._read(place, self._names(place)))
             n_written = 0
             for each in manifest.files:
@@ -137,11 +144,21 @@ class SnapshotFolder:
                     target = self._path(place, "files", each.sha256)
                     self._files.put_file(str(folder / each.name), target)
                     n_written += each.n_bytes
-            target = self._path(place, manifest_name(manifest.progress))
-            with suppress(FileExistsError):  # equal progress: both are right
-                self._files.pipe_file(target, encode_manifest(manifest), mode="create")
+            self._write_manifest(place, manifest)
             self._delete_unused(place, there)
             return manifest, n_written
+
+    def _write_manifest(self, place: str, manifest: Manifest) -> None:
+        """Writes a manifest if there is no readable one: with equal progress both are right."""
+        target = self._path(place, manifest_name(manifest.progress))
+        value = encode_manifest(manifest)
+        try:
+            self._files.pipe_file(target, value, mode="create")
+        except FileExistsError:
+            if self._manifest(place, self._names(place), manifest.progress) is None:  # it is torn
+                with suppress(FileNotFoundError):
+                    self._files.rm_file(target)
+                self._files.pipe_file(target, value, mode="create")
 
     def _hashed(self, place: str, folder: Path) -> list[SnapshotFile]:
         """The files of a copy; files that the last copy had are not read again."""
@@ -197,8 +214,6 @@ class SnapshotFolder:
             found = self._files.ls(folder, detail=True)
         except FileNotFoundError:
             return {}
-        if len(found) > MAX_LISTED:
-            raise SnapshotFailed(f"{folder} has more than {MAX_LISTED} objects")
         now = time.time()
         return {
             each["name"].rpartition("/")[2]: _Object(
@@ -218,16 +233,19 @@ class SnapshotFolder:
         """
         found: dict[int, Manifest | None] = {}
         for progress in sorted(_progresses(names), reverse=True):
-            name = manifest_name(progress)
-            found[progress] = None
-            with suppress(ManifestUnreadable, FileNotFoundError):
-                if 0 < names[name].n_bytes <= MAX_MANIFEST_BYTES:
-                    value = self._files.cat_file(self._path(place, name))
-                    found[progress] = decode_manifest(value, progress)
+            found[progress] = self._manifest(place, names, progress)
             n_read = sum(each is not None for each in found.values())
             if len(found) == _MAX_MANIFESTS_READ or n_read == KEPT_MANIFESTS:
                 break
         return found
+
+    def _manifest(self, place: str, names: Mapping[str, _Object], progress: int) -> Manifest | None:
+        """The manifest of that progress; None if it is missing or unreadable."""
+        name = manifest_name(progress)
+        with suppress(ManifestUnreadable, FileNotFoundError):
+            if name in names and 0 < names[name].n_bytes <= MAX_MANIFEST_BYTES:
+                return decode_manifest(self._files.cat_file(self._path(place, name)), progress)
+        return None
 
 
 def _hashes_of(manifests: Mapping[int, Manifest | None]) -> set[str]:
