@@ -443,8 +443,8 @@ async def test_a_bad_snapshot_leaves_the_store_that_it_replaced(rig, monkeypatch
     assert loaded[0] == loaded[-1] < sum(events["snapshot_fetched"]["positions"].values())
     assert len(loaded) == (2 if found == "damaged" else 3), "the local store is loaded twice"
     assert loaded[0] in checks[1:], "and compared with the logs again"
-    names = sorted(path.name for path in (rig.path / "old").iterdir())
-    assert names == ["in-use", "task-0", "task-0-quarantine"]
+    names = ["in-use", "task-0", "task-0-quarantine"]
+    await eventually(lambda: sorted(path.name for path in (rig.path / "old").iterdir()) == names)
 
 
 @pytest.mark.usefixtures("old")
