@@ -61,6 +61,9 @@ class FakeRegistry:
         self._started.set()
         self._loop.run_forever()
         self._loop.run_until_complete(self._runner.cleanup())
+        for task in (left := asyncio.all_tasks(self._loop)):  # of answers that are slow
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         self._loop.close()
 
     async def _start(self):
