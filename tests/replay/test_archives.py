@@ -178,7 +178,7 @@ def test_an_archive_that_cannot_be_read_is_refused(root, tmp_path, capsys):
         assert expected in capsys.readouterr().err
     assert run("archive://nothing://x", tmp_path / "out") == 3
     assert "archive" not in (error := capsys.readouterr().err)
-    assert "nothing://x cannot be read: ValueError" in error
+    assert "nothing://x cannot be used: ValueError: Protocol not known" in error
 
 
 # --- stores ------------------------------------------------------------------------------------
