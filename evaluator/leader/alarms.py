@@ -37,7 +37,7 @@ class LeaderAlarms:
     """
 
     def __init__(self, rules: WatchRules, state: AlarmState) -> None:
-        self._rules = rules
+        self.rules = rules
         self._state = state
         self._requests: dict[bytes, bytes] = {}
         self._unpublished: list[OutputRecord] = []
@@ -60,12 +60,12 @@ class LeaderAlarms:
 
         A state of other settings, or one that cannot be read, is deleted.
         """
-        state, watch = self._state, AlarmWatch(self._rules, n_tasks=n_tasks)
+        state, watch = self._state, AlarmWatch(self.rules, n_tasks=n_tasks)
         state.forget_written()
         try:
             reason = state.load(watch)
         except AlarmStateRefused as error:
-            reason, watch = str(error), AlarmWatch(self._rules, n_tasks=n_tasks)
+            reason, watch = str(error), AlarmWatch(self.rules, n_tasks=n_tasks)
             state.forget_written()
         self._unpublished = []
         if reason:

@@ -39,7 +39,7 @@ from evaluator.wire.weights.leader_state import (
 )
 from evaluator.wire.weights.weights_record import read_live
 
-MAX_READ_RECORDS: Final = 500
+MAX_READ_RECORDS: Final = 2_000
 MOST_WAITING: Final = 50_000
 """Limit of unprocessed queries; beyond it only the awaited tasks are read."""
 MOST_WAITING_BYTES: Final = 128 << 20
@@ -80,6 +80,7 @@ class Leader:
     ) -> None:
         self._leadership = leadership
         self._measures = measures
+        self._watched = alarms.rules.watched(measures) if alarms and rules is None else None
         self._rules = rules
         self._alarms = alarms
         self._leads = False
@@ -253,9 +254,10 @@ class Leader:
         read: list[SettledQuery | tuple[int, WatermarkRecord]] = []
         watched: list[Read] = []
         next_generation: tuple[str, int] | None = None  # and its first offset
+        names = {of: of.decode(errors="replace") for of in set(records.generations)}
         columns = records.offsets, records.values, records.fingerprints, records.generations
         for offset, value, fingerprint, generation in zip(*columns, strict=True):
-            name = generation.decode(errors="replace")
+            name = names[generation]
             is_own = fingerprint == own_fingerprint
             known = [name]
             if is_own and learner is not None:
@@ -304,7 +306,7 @@ class Leader:
         self, value: bytes, task: int, offset: int
     ) -> SettledQuery | tuple[int, WatermarkRecord] | None:
         try:
-            record = decode_settled(value, self._measures)
+            record = decode_settled(value, self._measures, self._watched, offset=offset)
             of_task = record.task if isinstance(record, SettledQuery) else record[0]
             if of_task != task:
                 raise SettledUnreadable(f"a record of task {of_task} in partition {task}")
@@ -314,9 +316,8 @@ class Leader:
             if n & (n - 1) == 0:  # only the 1st, 2nd, 4th, 8th ...: there may be many
                 log.warning("settled_unreadable", task=task, offset=offset, n=n, error=str(error))
             return None
-        is_query = isinstance(record, SettledQuery)
-        self._counts["records", "query" if is_query else "watermark"] += 1
-        return record._replace(offset=offset) if isinstance(record, SettledQuery) else record
+        self._counts["records", "query" if isinstance(record, SettledQuery) else "watermark"] += 1
+        return record
 
     async def _publish(self, results: Sequence[IntervalResult]) -> None:
         records = [each for result in results for each in self._record_writer.records(result)]

@@ -98,6 +98,7 @@ class AlarmReplay:
     ) -> None:
         self._rules = rules
         self._measures = measures
+        self._watched = rules.watched(measures)
         self._commands = commands
         self._tick = TickSums(rules)
         self._watermarks_ms: list[int] = []
@@ -107,7 +108,7 @@ class AlarmReplay:
     def collect(self, results: ResultDirectory, settled: Sequence[OutputRecord]) -> None:
         """Adds the next records of one task."""
         for record in settled:
-            query = decode_settled(record.value, self._measures)
+            query = decode_settled(record.value, self._measures, self._watched)
             if isinstance(query, SettledQuery):
                 self.add(results, query)
 

@@ -24,6 +24,19 @@ def test_an_objective_under_two_spellings_is_one_series():
     assert [of.kind for of in templates] == ["own", "constant", "own"]
 
 
+def test_values_of_measures_with_a_series_are_read():
+    made = Settings(
+        measures=("top1", "hit@1", "mrr", "map@10"),
+        alarm_measures=("hit@1",),
+        alarm_objectives=(("mrr", 0.3),),
+    )
+    measures = measure_set(made)
+    assert watch_rules_of(made, measures).watched(measures) == {
+        **dict.fromkeys(("top1", "hit@1"), "top1"),
+        "mrr": "mrr",
+    }
+
+
 def test_weighted_clicks_are_not_bounded():
     made = Settings(
         measures=("mrr", "ips_dcg@10"),

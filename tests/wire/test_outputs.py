@@ -404,6 +404,16 @@ def test_what_a_ranking_states_follows_the_values_and_its_levels_the_variant():
     assert query.logged == LoggedQuery(0b101, {"a": (3, 0.5)})
     assert decode_settled(second.value[:-1] + b',"sources":{}}', DEFAULT).logged.exposed == 0
     assert decode_settled(third.value[:-1] + b',"sources":{}}', DEFAULT).logged is None
+    for record in (first, second, third, silent):
+        whole = decode_settled(record.value[:-1] + b',"sources":{"a":1}}', DEFAULT)
+        units = {of: {"top1": each["top1"]} for of, each in whole.units.items()}
+        seen = decode_settled(record.value, DEFAULT, {"top1": "top1"}, offset=7)
+        assert seen == whole._replace(
+            units=units, offset=7, n_bytes=len(record.value), logged=None, sources={},
+            candidate_ids=(),
+        )  # fmt: skip
+    with pytest.raises(SettledUnreadable):
+        decode_settled(first.value.replace(b":0.5,", b":null,"), DEFAULT, {"top1": "top1"})
 
 
 def test_an_evaluation_has_its_levels_before_its_revision():

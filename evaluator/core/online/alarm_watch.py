@@ -22,7 +22,7 @@ from evaluator.core.online.ordered_merge import (
     SettledQuery,
     TaskProgress,
 )
-from evaluator.core.online.watched import COVERAGE, AlarmCommand, SeriesName, Template, WatchRules
+from evaluator.core.online.watched import COVERAGE, AlarmCommand, SeriesName, WatchRules
 from evaluator.core.types.records import WatermarkRecord
 
 MAX_LEFT_OUT: Final = 1_000
@@ -90,6 +90,7 @@ class AlarmWatch:
         self._open_ms: int | None = None  # start of the open tick
         self._from_ms = 0  # queries before it are not counted
         self.n_ignored = 0
+        self._latest: dict[int, SettledQuery] = {}  # taken since `_note_taken`, of each task
         self._taken: dict[int, TaskProgress] = {}
         self._positions: dict[int, int] = {}
         self.at_tick: tuple[dict[int, TaskProgress], dict[int, int]] = ({}, {})
@@ -139,9 +140,9 @@ class AlarmWatch:
 
     def take(self, query: SettledQuery, result: WatchResult) -> None:
         """Closes the ticks before the next query of the order, and adds it."""
-        self.close_until(query.event_time_ms, result)
-        self._taken[query.task] = TaskProgress(query.n + 1, query.settled_time_ms)
-        self._positions[query.task] = query.offset + 1
+        if self._open_ms is None or query.event_time_ms >= self._open_ms + TICK_MS:
+            self.close_until(query.event_time_ms, result)
+        self._latest[query.task] = query
         self._add(query)
 
     def close_until(self, time_ms: int, result: WatchResult) -> None:
@@ -153,7 +154,14 @@ class AlarmWatch:
                 end_ms = last_ms - KEPT_HOURS * HOUR_MS  # nothing can change in between
             self._tick(end_ms, result)
             self._open_ms = end_ms
+            self._note_taken()
             self.at_tick = dict(self._taken), dict(self._positions)
+
+    def _note_taken(self) -> None:
+        for task, query in self._latest.items():
+            self._taken[task] = TaskProgress(query.n + 1, query.settled_time_ms)
+            self._positions[task] = query.offset + 1
+        self._latest = {}
 
     def new_series(self, name: SeriesName) -> AlarmSeries:
         """A series without queries."""
@@ -174,6 +182,7 @@ class AlarmWatch:
     def begin_again(self, task: int) -> None:
         """Begins a task with its next record; its queries count from the next whole hour."""
         self.merge.begin_again(task)
+        self._note_taken()
         self._taken.pop(task, None)
         if self._open_ms is not None:
             self._from_ms = -(-self._open_ms // HOUR_MS) * HOUR_MS + HOUR_MS
@@ -198,8 +207,10 @@ class AlarmWatch:
             return
         unit = unit_of(query.trace_id)
         for place, template in enumerate(self._templates):
-            if (units := template.units(query)) is not None:
-                self._add_units(query.model, query.variant, place, [(unit, 1, units)])
+            if (units := template.units(query)) is None:
+                continue
+            if (sums := self._sums_of(query.model, query.variant, place)) is not None:
+                sums.add(unit, units)
 
     def add_tick(
         self,
@@ -215,26 +226,19 @@ class AlarmWatch:
         self.close_until(time_ms, result)
         if self._open_ms is None:
             self._open_ms = time_ms - time_ms % TICK_MS
-        self._add_units(*labels, units)
+        if (sums := self._sums_of(*labels)) is not None:
+            for unit, queries, value_units in units:
+                sums.add(unit, value_units, queries)
 
-    def _add_units(
-        self, model: str, variant: str, place: int, units: Iterable[tuple[int, int, int]]
-    ) -> None:
-        sums = self._of_query.get((model, variant, place))
-        if sums is None:
-            sums = self._sums_of(model, variant, self._templates[place])
-            if sums is None:
-                return
-            self._of_query[model, variant, place] = sums
-        for unit, queries, value_units in units:
-            sums.add(unit, value_units, queries)
-
-    def _sums_of(self, model: str, variant: str, template: Template) -> HourlySums | None:
-        """The sums that a query belongs to; its series is created if there is room.
+    def _sums_of(self, model: str, variant: str, place: int) -> HourlySums | None:
+        """The sums of queries for a template, by its place; makes its series if there is room.
 
         A series of two variants begins with the tick after the first query of its first variant, so
         that the order of queries within a tick changes nothing.
         """
+        if (known := self._of_query.get((model, variant, place))) is not None:
+            return known
+        template = self._templates[place]
         name, is_second = template.name(model, variant), variant in template.variants[1:]
         series = self.series.get(name)
         if series is None and name not in self._begun and not is_second:
@@ -245,7 +249,8 @@ class AlarmWatch:
                 self._insert({name: series})
         if series is None or name in self._begun:
             return None
-        return series.sums[OTHER] if is_second else series.hourly
+        sums = self._of_query[model, variant, place] = series.sums[OTHER if is_second else ""]
+        return sums
 
     def _created(self, name: SeriesName) -> AlarmSeries | None:
         """A new series, if there is room."""

@@ -3,11 +3,17 @@
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import merge
+from operator import attrgetter
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+import numpy as np
 
 from evaluator.core.types.candidates import Described
 from evaluator.core.types.records import SERVED, FloatArray, LoggedQuery, WatermarkRecord
+
+NO_FEATURES: Final = np.zeros((0, 0))
 
 
 class SettledQuery(NamedTuple):
@@ -27,11 +33,11 @@ class SettledQuery(NamedTuple):
     model: str
     grades: Mapping[str, float]
     units: Mapping[str, Mapping[str, int]]
-    sources: Mapping[str, int]
-    candidate_ids: Sequence[str]
-    feature_names: tuple[str, ...] | None
-    features: FloatArray
-    propensities: Sequence[float] | None
+    sources: Mapping[str, int] = MappingProxyType({})
+    candidate_ids: Sequence[str] = ()
+    feature_names: tuple[str, ...] | None = None
+    features: FloatArray = NO_FEATURES
+    propensities: Sequence[float] | None = None
     described: Described | None = None
     n_bytes: int = 0
     offset: int = -1
@@ -49,6 +55,9 @@ class SettledQuery(NamedTuple):
     def place(self) -> tuple[int, str, str]:
         """Its place in the merged order."""
         return self.settled_time_ms, self.trace_id, self.node_id
+
+
+_PLACE: Final = attrgetter("settled_time_ms", "trace_id", "node_id")
 
 
 class SettledGap(Exception):
@@ -106,7 +115,7 @@ class OrderedMerge:
     def _next(self) -> _Task | None:
         """The task with the first unprocessed query."""
         waiting = [task for task in self._tasks if task.waiting]
-        return min(waiting, key=lambda task: task.waiting[0].place, default=None)
+        return min(waiting, key=lambda task: _PLACE(task.waiting[0]), default=None)
 
     @property
     def awaited(self) -> list[int]:
@@ -174,10 +183,20 @@ class OrderedMerge:
 
     def take(self) -> Iterator[SettledQuery]:
         """The queries that can be taken now, in order."""
+        certain_ms = min(task.watermark_ms for task in self._tasks)  # no query before it is awaited
+        yield from merge(*(self._before(task, certain_ms) for task in self._tasks), key=_PLACE)
         while (first := self._next()) is not None:
             settled_ms = first.waiting[0].settled_time_ms
             if any(task.blocks(settled_ms) for task in self._tasks):
                 return
             query = first.waiting.popleft()
+            self.n_waiting_bytes -= query.n_bytes
+            yield query
+
+    def _before(self, task: _Task, settled_ms: int) -> Iterator[SettledQuery]:
+        """Takes the queries of a task that settle before this time."""
+        waiting = task.waiting
+        while waiting and waiting[0].settled_time_ms < settled_ms:
+            query = waiting.popleft()
             self.n_waiting_bytes -= query.n_bytes
             yield query

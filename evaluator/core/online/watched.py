@@ -6,10 +6,13 @@ from typing import Final, Literal, NamedTuple
 
 from evaluator.core.alarms.rules import AlarmRules, Kind
 from evaluator.core.alarms.sums import UNITS_PER_ONE
+from evaluator.core.measures import MeasureSet
 from evaluator.core.online.ordered_merge import SettledQuery
 
 COVERAGE: Final = "coverage"
 """The measure of the series of judged shares; silence that counts as a grade is no judgment."""
+
+_NOTHING: Final[Mapping[str, int]] = {}
 
 
 class SeriesName(NamedTuple):
@@ -70,11 +73,12 @@ class Template(NamedTuple):
             return UNITS_PER_ONE if query.grades and not query.silent else 0
         if self.segment and query.segments.get(self.segment) != self.level:
             return None
-        found = [query.units.get(ranker, {}).get(self.measure) for ranker in self.rankers]
-        values = [units for units in found if units is not None]
-        if len(values) < len(found):
-            return None
-        return values[0] if self.kind != "pair" else values[0] - values[1]
+        first, *others = self.rankers
+        units = query.units.get(first, _NOTHING).get(self.measure)
+        if units is None or self.kind != "pair":
+            return units
+        other = query.units.get(others[0], _NOTHING).get(self.measure)
+        return None if other is None else units - other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +104,12 @@ class WatchRules:
     objectives: tuple[tuple[str, float], ...] = ()
     maturity_ms: int = 0
     unbounded: frozenset[str] = frozenset()
+
+    def watched(self, measures: MeasureSet) -> dict[str, str]:
+        """The canonical names of the measures that have a series, by spelling."""
+        named = {name: measures.canonical_of(name) for name in measures.columns}
+        with_series = {*self.measures, *dict(self.objectives)}
+        return {name: canonical for name, canonical in named.items() if canonical in with_series}
 
     def templates(self) -> list[Template]:
         """The series of a model and variant, in the order in which they are declared."""

@@ -12,6 +12,7 @@ from evaluator.core.alarms.rules import AlarmRules
 from evaluator.core.alarms.series import NothingToDoError
 from evaluator.core.alarms.ticks import HOUR_MS, TICK_MS
 from evaluator.core.alarms.variants import VariantsSeries
+from evaluator.core.measures import MeasureSet
 from evaluator.core.online.alarm_watch import AlarmWatch, WatchResult
 from evaluator.core.online.watched import COVERAGE, AlarmCommand, SeriesName
 from evaluator.replay.alarms import AlarmReplay
@@ -149,7 +150,7 @@ def test_the_worse_variant_is_named_and_the_order_of_reading_changes_nothing(wor
 
 def test_a_replay_has_the_same_events(world, tmp_path):
     _, events = watched(batches(world, 0))
-    replay = AlarmReplay(WATCHED, None)
+    replay = AlarmReplay(WATCHED, MeasureSet.parse(["ndcg@10"]))
     with ResultDirectory(tmp_path / "out", force=False) as results:
         for task in range(N_TASKS):
             for query in world:
