@@ -5,13 +5,14 @@ import random
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 from tests.kafka.broker import Broker
 from tests.kafka.chaos.round import Report, Round
 
 ROUND_FAULTS = 25
-"""After so many everything is open against the oracle; the next round has a broker of its own."""
+"""More than there are kinds, so every round has each. The next round has a broker of its own."""
 
 
 def main() -> int:
@@ -25,6 +26,7 @@ def main() -> int:
     began = time.monotonic()
     until = began + 60 * asked.minutes
     faults = records = differences = 0
+    kinds: Counter[str] = Counter()
     while faults < asked.faults and time.monotonic() < until:
         with (
             tempfile.TemporaryDirectory(prefix="chaos-") as home,
@@ -35,10 +37,12 @@ def main() -> int:
             )
         faults += report.n_faults
         records += report.n_records
+        kinds.update(report.kinds)
         differences += len(report.differences)
         say(report, time.monotonic() - began, faults, asked.faults, records, differences)
         seed += 1
-    print(f"{faults} faults, {records} records, {differences} differences")
+    print(", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items())))
+    print(f"{faults} faults of {len(kinds)} kinds, {records} records, {differences} differences")
     return 1 if differences else 0
 
 

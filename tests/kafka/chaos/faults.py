@@ -2,10 +2,12 @@
 
 import itertools
 import os
+import shutil
 import signal
 import time
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 
 from evaluator.core.types.records import LOGS
@@ -23,7 +25,10 @@ AHEAD_MS = (20_000, 60_000, 90_000)
 
 
 class Faults:
-    """Everything that is done to two workers, their broker and their inputs, and when."""
+    """Everything that is done to workers, their disks, their broker and their inputs, and when.
+
+    The last of *nodes* is the spare one: it runs from a `scaled_out` until a `scaled_in`.
+    """
 
     def __init__(
         self,
@@ -33,9 +38,12 @@ class Faults:
         now_ms: Callable[[], int],
         *,
         seed: int,
+        snapshots: Path,
     ) -> None:
         self._broker = broker
-        self._nodes = nodes
+        self._nodes, self._spare = nodes[:-1], nodes[-1]
+        self._scaled_out = False
+        self._snapshots = snapshots
         self._world = world
         self._now_ms = now_ms
         self._names = (f"hostile-{seed}-{number}" for number in itertools.count())
@@ -52,26 +60,42 @@ class Faults:
             self.broker_frozen: 1,
             self.stopped_without_broker: 1,
             self.killed_without_broker: 2,
-            self.disk_lost: 3,
-            self.both_killed: 2,
-            self.both_killed_one_disk_lost: 1,
+            self.disk_lost: 2,
+            self.disk_lost_with_snapshot: 2,
+            self.disk_of_another_age: 3,
+            self.rolling_restart: 2,
+            self.scaled_out: 2,
+            self.scaled_in: 2,
+            self.all_killed: 2,
+            self.all_killed_one_disk_lost: 1,
             self.idle_connections: 2,
             self.poisoned: 3,
             self.poisoned_and_killed: 1,
             self.clock_ahead: 2,
         }
+        self._once = self._random.sample(list(self._kinds), len(self._kinds))
         self.counts: Counter[str] = Counter()
 
-    def one(self) -> None:
-        """Waits for a while, then does one of these; every worker runs afterwards."""
+    def one(self) -> str:
+        """Waits for a while, then does one of these; every worker runs afterwards. Its kind.
+
+        Each kind comes once before any comes again.
+        """
         time.sleep(min(self._random.expovariate(1 / MEAN_CALM_SECONDS), MOST_CALM_SECONDS))
         (kind,) = self._random.choices(list(self._kinds), list(self._kinds.values()))
+        kind = self._once.pop() if self._once else kind
         self.counts[kind.__name__] += 1
         kind()
-        for node in self._nodes:
+        for node in self.nodes:
             if not node.is_up:
                 ended = f"worker {node.number} ended by itself with {node.worker.wait()}"
                 raise AssertionError(f"{ended}: {node.worker.err[-2_000:]}")
+        return kind.__name__
+
+    @property
+    def nodes(self) -> list[Node]:
+        """Those that share the tasks now."""
+        return [*self._nodes, self._spare] if self._scaled_out else self._nodes
 
     def tell(self, text: str, kind: str) -> None:
         """Notes what somebody else has done."""
@@ -82,7 +106,7 @@ class Faults:
         self.said.append(f"{time.monotonic() - self._began:7.2f} s  {text}")
 
     def _node(self) -> Node:
-        return self._random.choice(self._nodes)
+        return self._random.choice(self.nodes)
 
     def _wait(self, least: float, most: float) -> None:
         time.sleep(self._random.uniform(least, most))
@@ -128,33 +152,78 @@ class Faults:
 
     def disk_lost(self) -> None:
         node = self._node()
+        self._say(f"worker {node.number} killed, its disk and all snapshots lost, started")
+        node.kill()
+        node.lose_disk()
+        shutil.rmtree(self._snapshots, ignore_errors=True)
+        node.start()
+
+    def disk_lost_with_snapshot(self) -> None:
+        """After this process has written one of each of its tasks."""
+        node = self._node()
+        node.worker.eventually(lambda: _has_snapshots(node))
         self._say(f"worker {node.number} killed, its disk lost, started")
         node.kill()
         node.lose_disk()
         node.start()
 
-    # Of both
+    def disk_of_another_age(self) -> None:
+        """A backup of the disk that is some seconds old is put back."""
+        node = self._node()
+        node.kill()
+        node.keep_disk()
+        node.start()
+        node.worker.eventually(lambda: node.worker.tasks)
+        self._wait(1, 2 * SESSION_SECONDS)
+        self._say(f"worker {node.number} killed, its disk replaced by an older one, started")
+        node.kill()
+        node.put_old_disk_back()
+        node.start()
 
-    def both_killed(self) -> None:
-        self._kill_both()
-        self._start_both()
+    # Of all
 
-    def both_killed_one_disk_lost(self) -> None:
-        self._kill_both()
+    def rolling_restart(self) -> None:
+        """Each is started, and ready, before the next one stops."""
+        for node in self.nodes:
+            self._say(f"worker {node.number} restarted in {node.stop():.2f} s")
+            node.start()
+            node.worker.until_ready()
+
+    def scaled_out(self) -> None:
+        if self._scaled_out:
+            self.scaled_in()
+        self._scaled_out = True
+        self._say(f"worker {self._spare.number} joins")
+        self._spare.start()
+        self._spare.worker.eventually(lambda: self._spare.worker.tasks)
+
+    def scaled_in(self) -> None:
+        if not self._scaled_out:
+            self.scaled_out()
+        self._say(f"worker {self._spare.number} leaves")
+        self._scaled_out = False
+        self._spare.leave()
+
+    def all_killed(self) -> None:
+        self._kill_all()
+        self._start_all()
+
+    def all_killed_one_disk_lost(self) -> None:
+        self._kill_all()
         node = self._node()
         self._say(f"worker {node.number} has lost its disk")
         node.lose_disk()
-        self._start_both()
+        self._start_all()
 
-    def _kill_both(self) -> None:
-        self._say("both workers killed")
-        for node in self._nodes:
+    def _kill_all(self) -> None:
+        self._say("all workers killed")
+        for node in self.nodes:
             node.kill()
         self._wait(0, SESSION_SECONDS)
 
-    def _start_both(self) -> None:
-        self._say("both workers started")
-        for node in self._nodes:
+    def _start_all(self) -> None:
+        self._say("all workers started")
+        for node in self.nodes:
             node.start()
             self._wait(0, 0.5)
 
@@ -233,3 +302,9 @@ class Faults:
         self._broker.start()
         self._say(f"broker is back, worker {node.number} started")
         node.start()
+
+
+def _has_snapshots(node: Node) -> bool:
+    """Whether this process has written a snapshot of each of its tasks."""
+    written = {event["task"] for event in node.worker.events("snapshot_written")}
+    return bool(node.worker.tasks) and written >= set(node.worker.tasks)

@@ -20,7 +20,7 @@ HUGE_BYTES = 20 << 20
 """Of a value that its producer compresses: no broker minds it, and every consumer unpacks it."""
 N_LONG = 900
 LONG_NAME = 240
-N_CONNECTIONS = 300
+N_CONNECTIONS = 600
 HALF_A_REQUEST = (
     b"",
     b"GET /metrics HT",

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.kafka.broker import free_ports
-from tests.kafka.process import Worker
+from tests.kafka.process import Process, Worker
 from tests.kafka.world import World
 from tests.waiting import STOP_SECONDS
 
 SESSION_TIMEOUT_MS = 2_000
 SCRAPE_SECONDS = 0.5
-MOST_FILES = 256
+MOST_FILES = 512
 """Fewer than idle connections (`hostile.py`), so that a worker that took all of them would end."""
 ONLY_GROW = ("_total", "_bucket", "_count", "_sum")
 
@@ -33,6 +33,7 @@ class Node:
         self._directory = directory
         self._world = world
         self._settings = settings
+        self._old_disk = directory / f"old-state-{number}"
         self.processes: list[Worker] = []
 
     @property
@@ -83,6 +84,27 @@ class Node:
     def lose_disk(self) -> None:
         assert not self.is_up
         shutil.rmtree(self.state_dir, ignore_errors=True)
+
+    def keep_disk(self) -> None:
+        """Copies the disk as it is, for `put_old_disk_back`."""
+        assert not self.is_up
+        shutil.rmtree(self._old_disk, ignore_errors=True)
+        shutil.copytree(self.state_dir, self._old_disk)
+
+    def put_old_disk_back(self) -> None:
+        """Replaces the disk by the copy, as if a backup had been restored."""
+        self.lose_disk()
+        self._old_disk.rename(self.state_dir)
+
+    def leave(self) -> None:
+        """SIGTERM for good: a member with a name is removed from the group."""
+        self.stop()
+        name = self._settings.get("group_instance_id")
+        if name is not None:
+            group = f"group_id={self.worker.settings['group_id']}"
+            source = f"--source=kafka://{self._world.bootstrap}"
+            remove = Process(self._directory, "group", "remove", str(name), source, "--set", group)
+            assert remove.wait() in {0, 3}, remove.err  # 3: the broker has removed it already
 
     def end(self) -> None:
         if self.is_up:

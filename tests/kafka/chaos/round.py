@@ -23,7 +23,8 @@ from tests.oracle.totals import comparable
 from tests.waiting import until
 from tests.worker.truth import Inputs, Outputs, Row, Truth, merged
 
-N_WORKERS = 2
+N_WORKERS = 3
+"""The last one runs between scale-out and scale-in."""
 N_TASKS = 4
 Lane = tuple[Output, int]
 SPEED = 15.0
@@ -44,11 +45,27 @@ RUNNING: Mapping[str, object] = {
     "idle_ms": 1_000,
     "checkpoint_interval_ms": 2_000,
     "session_timeout_ms": SESSION_TIMEOUT_MS,
+    "snapshot_interval_ms": 2_000,
 }
 
 
-NAMED: Mapping[int, Mapping[str, object]] = {0: {"group_instance_id": "worker-0"}}
-"""Settings of single workers: one has a name in the group, and the other has none."""
+SNAPSHOTS = ("snapshot_written", "snapshot_fetched", "snapshot_failed")
+CHECKED = frozenset({
+    "disk_lost",
+    "disk_lost_with_snapshot",
+    "disk_of_another_age",
+    "rolling_restart",
+    "scaled_out",
+    "scaled_in",
+})  # fmt: skip
+"""Kinds of faults after which the totals are compared at once, under traffic."""
+
+
+def settings_of(number: int, seed: int, snapshots: Path) -> dict[str, object]:
+    """Of one worker. All have names in the group if the seed is even, else the first one."""
+    named = number == 0 or seed % 2 == 0
+    name = {"group_instance_id": f"worker-{number}"} if named else {}
+    return {**RUNNING, "snapshot_url": f"file://{snapshots}", **name}
 
 
 @dataclass
@@ -81,7 +98,7 @@ class Report:
 
 
 class Round:
-    """Two workers under traffic, and *n_faults* faults.
+    """Two or three workers under traffic, and *n_faults* faults.
 
     Args:
         broker: running; it is killed and started again.
@@ -95,13 +112,16 @@ class Round:
         connection = Connection(broker.bootstrap)
         self._connection, self._seed = connection, seed
         self._world = World(connection, topic_prefix, n_tasks=N_TASKS, settings=SETTINGS)
+        snapshots = directory / "snapshots"
         self._nodes = [
-            Node(number, directory, self._world, {**RUNNING, **NAMED.get(number, {})})
+            Node(number, directory, self._world, settings_of(number, seed, snapshots))
             for number in range(N_WORKERS)
         ]
         self._scrapers = [Scraper(node) for node in self._nodes]
         self._feed = self._new_feed(seed)
-        self._faults = Faults(broker, self._nodes, self._world, self._now_ms, seed=seed)
+        self._faults = Faults(
+            broker, self._nodes, self._world, self._now_ms, seed=seed, snapshots=snapshots
+        )
         self._before: Counter[Lane] = Counter()
         self.report = Report(seed)
 
@@ -138,7 +158,7 @@ class Round:
         return self.report
 
     def _work(self, n_faults: int, until: float) -> None:
-        for node in self._nodes:
+        for node in self._faults.nodes:
             node.start()
         self._feed.start()
         for scraper in self._scrapers:
@@ -149,8 +169,8 @@ class Round:
         while self.report.n_faults < n_faults and time.monotonic() < until:
             if self.report.n_faults == recreated_at:
                 self._recreate_inputs()
-            else:
-                self._faults.one()
+            elif (kind := self._faults.one()) in CHECKED:
+                self._check_totals_of_workers(f"after {kind}")
             self.report.n_faults += 1
         self._end()
 
@@ -168,24 +188,24 @@ class Round:
         self._feed = self._new_feed(self._seed + 500_000, seconds=1.2 * self._feed.seconds + 5)
         self._feed.start()
         until(lambda: all(end > read[name] for name, end in self._world.ends().items()))
-        for node in self._nodes:
+        for node in self._faults.nodes:
             node.start()
 
     # The end
 
     def _end(self) -> None:
         self._feed.stop()
-        self._check_totals_of_workers()
-        for node in self._nodes:
+        self._check_totals_of_workers("at the end")
+        for node in self._faults.nodes:
             node.stop()
         self._check_outputs()
 
-    def _check_totals_of_workers(self) -> None:
-        """All that was fed is read, by two workers that share it, and summed right."""
-        goals = self._world.ends()
+    def _check_totals_of_workers(self, when: str) -> None:
+        """All that is there now is read, by workers that share it, and summed right."""
+        goals, nodes = self._world.ends(), self._faults.nodes
 
         def documents() -> list[Row]:
-            found = [node.worker.totals for node in self._nodes]
+            found = [node.worker.totals for node in nodes]
             tasks = [task for each in found for task in each.get("tasks", ())]
             at = _positions(found)
             done = (
@@ -195,8 +215,9 @@ class Round:
             )
             return found if done else []
 
-        found = self._nodes[0].worker.eventually(documents)
-        self._compare("/totals of the workers", merged(found), self._truth(_positions(found)))
+        found = nodes[0].worker.eventually(documents)
+        truth = self._truth(_positions(found))
+        self._compare(f"/totals of the workers {when}", merged(found), truth)
 
     def _check_outputs(self) -> None:
         """What was written, and what the checkpoints say, are of the last positions."""
@@ -252,7 +273,13 @@ class Round:
             report.n_scrapes += scraper.n_scrapes
         for node in self._nodes:
             report.warnings += [f"worker {node.number}: {line}" for line in node.warnings()]
-        for name in ("worker_started", "state_loaded", "store_quarantined", "task_restored"):
+        for name in (
+            "worker_started",
+            "state_loaded",
+            "store_quarantined",
+            "task_restored",
+            *SNAPSHOTS,
+        ):
             report.starts[name] = sum(len(node.events(name)) for node in self._nodes)
 
 
