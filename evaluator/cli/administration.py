@@ -16,6 +16,7 @@ from evaluator.adapters.kafka import (
     TopicPlan,
     acl_commands,
     create_topics,
+    group_members,
     inspect,
     plan_topics,
     read_checkpoints,
@@ -23,6 +24,7 @@ from evaluator.adapters.kafka import (
     remove_from_group,
     rights_to_run,
 )
+from evaluator.adapters.rocksdb.directory import is_in_use
 from evaluator.cli.exits import FOUND, INPUT_UNUSABLE, UsageError
 from evaluator.cli.wiring import (
     connection_of,
@@ -44,7 +46,13 @@ from evaluator.tables import format_table
 from evaluator.wire.outputs.encoding import totals_document
 from evaluator.wire.outputs.schemas import schemas
 from evaluator.wire.state.checkpoint import CheckpointUnreadable, checkpoint_key, decode_checkpoint
+from evaluator.wire.state.snapshots import SnapshotFailed
+from evaluator.worker.store_snapshots import in_thread
 
+MAX_NAMES: Final = 3
+"""Names of members in a finding."""
+PROBE_SECONDS: Final = 30.0
+"""The time that `check` gives to snapshot_url."""
 CHECK_SAMPLE: Final = 1_000
 """Records of each topic that `check` maps."""
 MAX_PARTITIONS: Final = 2**31 - 1
@@ -65,9 +73,12 @@ def check(options: argparse.Namespace, settings: Settings) -> int:
             max_future_skew_ms=settings.max_future_skew_ms,
         )
     )
+    if not all(finding.severity == "error" for finding in findings):
+        findings += _name_findings(connection, settings)
     if settings.mapping is not None:
         findings += asyncio.run(_mapping_findings(options.source, settings))
-    print(findings_text([*findings, *_state_findings(Path(settings.state_dir))]))
+    findings += _state_findings(Path(settings.state_dir)) + _snapshot_findings(settings)
+    print(findings_text(findings))
     if all(finding.severity == "error" for finding in findings):
         return INPUT_UNUSABLE
     print("\n".join(["", *rights_lines(connection, settings, principal=options.principal)]))
@@ -106,6 +117,49 @@ def _state_findings(state_dir: Path) -> list[Finding]:
             f"chmod 700 {shlex.quote(str(state_dir))}",
         )
     ]
+
+
+def _name_findings(connection: Connection, settings: Settings) -> list[Finding]:
+    """The names of the members of the group: static membership of some only, or a name twice."""
+    group, name = settings.group_id, settings.group_instance_id
+    try:
+        members = asyncio.run(group_members(connection, group))
+    except (SourceUnusable, SourceUnavailable) as error:
+        return [Finding("warning", str(error), f"Grant Describe on group {group} to this user.")]
+    named = sorted(filter(None, members))
+    found = []
+    if named and len(named) < len(members):
+        what = f"Group {group} has {len(members) - len(named)} members without a name beside "
+        what += f"{len(named)} with one ({', '.join(named[:MAX_NAMES])}): a restart of one of the "
+        what += "former moves tasks of all."
+        found.append(Finding("warning", what, "Give every worker a group_instance_id, or none."))
+    if name in named and not is_in_use(Path(settings.state_dir)):
+        what = f"Group {group} has a member {name}, and no process of this machine uses state_dir "
+        what += f"{settings.state_dir}: of two processes with one name the older one ends."
+        advice = "Give this process a group_instance_id of its own. If the other one has ended: "
+        advice += f"wait for its session_timeout_ms, or `evaluator group remove {name}`."
+        found.append(Finding("warning", what, advice))
+    return found
+
+
+def _snapshot_findings(settings: Settings) -> list[Finding]:
+    """Whether snapshots can be written, listed, read and deleted."""
+    url = settings.snapshot_url
+    if url is None:
+        return []
+    from evaluator.adapters.files.snapshots import SnapshotFolder  # noqa: PLC0415 - an extra
+
+    advice = "Workers run without snapshots until then. Grant List, Get, Put and Delete below it."
+    try:
+        in_thread(SnapshotFolder(url).probe).result(PROBE_SECONDS)
+    except SourceUnusable as error:
+        return [Finding("error", str(error), "A worker with this snapshot_url does not start.")]
+    except SnapshotFailed as error:
+        return [Finding("error", f"snapshot_url {url} cannot be used: {error}", advice)]
+    except TimeoutError:
+        what = f"snapshot_url {url} has not answered in {PROBE_SECONDS:.0f} s."
+        return [Finding("error", what, f"Check the network and the address. {advice}")]
+    return [Finding("ok", f"snapshot_url {url} can be written, listed, read and cleared.")]
 
 
 def findings_text(findings: list[Finding]) -> str:

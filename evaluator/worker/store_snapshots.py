@@ -110,7 +110,7 @@ class _Fetch:
     def begin(self) -> None:
         """Begins its thread."""
         self.begun, self.progress_at = True, time.monotonic()
-        _in_thread(partial(self.call, self), self.outcome)
+        in_thread(partial(self.call, self), self.outcome)
 
     def give_up(self) -> None:
         """Ends the fetch at its next file; its thread then deletes the folder."""
@@ -174,7 +174,7 @@ class StoreSnapshots:
             if sum(tasks[number].positions.values()) == self._progress.get(number):
                 self.written[number] = self.written[number]._replace(written_ms=wall_ms)
                 continue
-            self._writing = number, now, _in_thread(partial(self._write, number, cluster))
+            self._writing = number, now, in_thread(partial(self._write, number, cluster))
             return
 
     def _write(self, number: int, cluster: str) -> tuple[Manifest, int] | None:
@@ -375,7 +375,7 @@ def place_of(
     return "/".join(re.sub(r"[^A-Za-z0-9_=+-]", "_", part) for part in parts)
 
 
-def _in_thread(call: Callable[[], T], outcome: "Future[T] | None" = None) -> "Future[T]":
+def in_thread(call: Callable[[], T], outcome: "Future[T] | None" = None) -> "Future[T]":
     """The result of *call*, in a thread that does not delay the end of the process."""
     outcome = Future() if outcome is None else outcome
 

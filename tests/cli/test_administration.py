@@ -1,10 +1,16 @@
 """`evaluator topics` and `evaluator schema`, without a broker."""
 
+import os
 import shlex
+import sys
+from threading import Event
 
 import pytest
 
+from evaluator.adapters.files.snapshots import SnapshotFolder
 from evaluator.adapters.kafka import Finding, TopicPlan
+from evaluator.adapters.rocksdb import RocksStateDirectory
+from evaluator.adapters.rocksdb.directory import is_in_use
 from evaluator.cli import administration, main
 from evaluator.cli.wiring import connection_of
 from evaluator.config import Settings
@@ -139,7 +145,11 @@ def test_check_warns_of_a_state_directory_that_others_may_read(
     async def inspect(connection, **asked):
         return [Finding("ok", "Broker b:1 answers.")]
 
+    async def group_members(connection, group_id):
+        return []
+
     monkeypatch.setattr(administration, "inspect", inspect)
+    monkeypatch.setattr(administration, "group_members", group_members)
     place = tmp_path / "a state"
     if mode is not None:
         place.mkdir()
@@ -148,6 +158,108 @@ def test_check_warns_of_a_state_directory_that_others_may_read(
     out = capsys.readouterr().out
     assert out.count("open to other users") == n_warnings
     assert out.count(f"chmod 700 '{place}'") == n_warnings
+
+
+@pytest.fixture
+def group(monkeypatch):
+    """A function that sets the names of the members of a group; all else is in order."""
+    names = []
+
+    async def inspect(connection, **asked):
+        return [Finding("ok", "Broker b:1 answers.")]
+
+    async def group_members(connection, group_id):
+        assert group_id == "a-group"
+        return names
+
+    monkeypatch.setattr(administration, "inspect", inspect)
+    monkeypatch.setattr(administration, "group_members", group_members)
+    return names.extend
+
+
+def check(capsys, *settings):
+    """Exit code and text of `check` for the group."""
+    assignments = [part for each in ("group_id=a-group", *settings) for part in ("--set", each)]
+    return main(["check", SOURCE, *assignments]), capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        ((), ""),
+        (("", ""), ""),
+        (("pod-1", "pod-0"), ""),
+        (("pod-1", "", "pod-0", ""), "2 members without a name beside 2 with one (pod-0, pod-1)"),
+        (("a", "b", "c", "d", ""), "1 members without a name beside 4 with one (a, b, c)"),
+    ],
+)
+def test_check_warns_of_members_with_and_without_names(group, capsys, tmp_path, names, found):
+    group(names)
+    code, out = check(capsys, f"state_dir={tmp_path / 'state'}")
+    assert code == 0
+    assert out.count("warning Group") == bool(found)
+    assert found in out
+
+
+@pytest.mark.parametrize(
+    ("owner", "warns"),
+    [
+        (None, True),
+        (f"process {os.getpid()} on {os.uname().nodename}\n", False),
+        (f"process {os.getpid()} on elsewhere\n", True),
+        (f"process 0 on {os.uname().nodename}\n", True),
+        ("process", True),
+    ],
+)
+def test_check_warns_of_a_name_that_another_process_has(group, capsys, tmp_path, owner, warns):
+    group(["pod-0"])
+    if owner is not None:
+        tmp_path.chmod(0o700)
+        (tmp_path / "in-use").write_text(owner)
+    state = f"state_dir={tmp_path}"
+    code, out = check(capsys, state, "group_instance_id=pod-0")
+    assert code == 0
+    assert ("Group a-group has a member pod-0" in out) == warns
+    assert ("evaluator group remove pod-0" in out) == warns
+    assert "has a member" not in check(capsys, state, "group_instance_id=pod-1")[1]
+
+
+def test_a_state_directory_that_is_held_is_in_use(tmp_path):
+    states = RocksStateDirectory(tmp_path)
+    states.hold()
+    assert is_in_use(tmp_path)
+    states.release()
+
+
+def test_check_writes_and_deletes_in_the_folder_of_snapshots(group, capsys, tmp_path):
+    folder = tmp_path / "snapshots"
+    code, out = check(capsys, f"snapshot_url=file://{folder}")
+    assert (code, list(folder.iterdir())) == (0, [])
+    assert f"ok      snapshot_url file://{folder} can be written" in out
+
+
+def test_check_names_what_the_folder_of_snapshots_lacks(group, capsys, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    code, out = check(capsys, f"snapshot_url=file://{tmp_path / 'file' / 'folder'}")
+    assert code == 5
+    assert "cannot be used: it cannot be written: NotADirectoryError" in out
+    assert "Grant List, Get, Put and Delete" in out
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    code, out = check(capsys, "snapshot_url=s3://bucket/folder")
+    assert code == 5
+    assert "Install evaluator[snapshots], and s3fs" in out
+
+
+def test_check_does_not_wait_for_a_folder_of_snapshots_without_end(
+    group, capsys, tmp_path, monkeypatch
+):
+    waiting = Event()
+    monkeypatch.setattr(administration, "PROBE_SECONDS", 0.01)
+    monkeypatch.setattr(SnapshotFolder, "probe", lambda self: waiting.wait())
+    code, out = check(capsys, f"snapshot_url=file://{tmp_path}")
+    waiting.set()
+    assert code == 5
+    assert "has not answered in 0 s" in out
 
 
 LOGIN = ("security_protocol=SASL_SSL", "sasl_username=a b", "sasl_password_file=f")

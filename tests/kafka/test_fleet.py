@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 from aiokafka.admin import NewPartitions
 
+from evaluator.adapters.kafka import group_members
 from evaluator.adapters.kafka.clients import requests
 from evaluator.cli.main import main
 from evaluator.core.types.records import LOGS
@@ -93,6 +94,19 @@ def check_thawed_member(world, first, second):
     first.eventually(lambda: first.tasks == [0, 1])
     second.signal(signal.SIGCONT)
     until_shared(world, first, second)
+
+
+async def test_the_names_of_a_group_are_those_of_its_members(backend, kafka):
+    group_id = ""
+    for name in ("pod-0", None):
+        source = backend.source(group_instance_id=name)
+        group_id = source._group.group_id
+        await source.start()
+        async with patience():
+            while source.assignment is None:
+                await source.poll([], max_records=1, timeout_ms=50)
+    assert sorted(await group_members(kafka, group_id)) == ["", "pod-0"]
+    assert await group_members(kafka, f"{group_id}-of-nobody") == []
 
 
 async def test_a_process_that_commits_before_its_next_heartbeat_does_not_replace_the_newer_one(

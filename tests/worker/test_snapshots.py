@@ -727,6 +727,22 @@ def test_a_file_system_without_credentials_is_refused_with_a_remedy(monkeypatch)
         SnapshotFolder("abfs://c/e")
 
 
+@pytest.mark.parametrize(
+    ("call", "action"),
+    [("pipe_file", "written"), ("ls", "listed"), ("cat_file", "read"), ("rm_file", "deleted")],
+)
+def test_a_probe_names_the_right_that_is_missing(stores, monkeypatch, call, action):
+    stores.folder.probe()
+    assert not list(stores.path.glob("snapshots/*"))
+
+    def refuse(*_, **__):
+        raise PermissionError("refused")
+
+    monkeypatch.setattr(stores.folder._files, call, refuse)
+    with pytest.raises(SnapshotFailed, match=f"it cannot be {action}: PermissionError: refused"):
+        stores.folder.probe()
+
+
 def test_parameters_of_addresses_are_not_in_errors(stores, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError("GET https://host/x?sig=secret&se=1 was refused")
@@ -747,6 +763,7 @@ from evaluator.wire.state.snapshots import SnapshotFailed
 
 path = Path(sys.argv[1])
 folder = SnapshotFolder("s3://snapshots/evaluator")
+folder.probe()
 for progress in (1, 2, 3):
     store = path / str(progress)
     store.mkdir()

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final, NamedTuple
+from uuid import uuid4
 
 from evaluator.adapters.files.remote import file_system, reason_of
 from evaluator.core.types.records import Log
@@ -203,6 +204,22 @@ class SnapshotFolder:
                 self._files.rm_file(self._path(place, name))
 
     # The folder
+
+    def probe(self) -> None:
+        """Writes, lists, reads and deletes a small file, as a worker does. Raises SnapshotFailed.
+
+        A file that cannot be deleted is left.
+        """
+        name = f"check-{uuid4().hex}"
+        path = self._path(name)
+        for action, call in (
+            ("written", lambda: self._files.pipe_file(path, name.encode(), mode="create")),
+            ("listed", lambda: self._names("")[name]),
+            ("read", lambda: self._files.cat_file(path)),
+            ("deleted", lambda: self._files.rm_file(path)),
+        ):
+            with _failures(action):
+                call()
 
     def _path(self, *parts: str) -> str:
         return "/".join((self._root, *parts))

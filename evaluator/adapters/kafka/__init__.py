@@ -8,7 +8,7 @@ from evaluator.adapters.kafka.administration import (
     rights_to_run,
 )
 from evaluator.adapters.kafka.checks import Finding, InputRetention, inspect
-from evaluator.adapters.kafka.clients import read_topic_ids, remove_from_group
+from evaluator.adapters.kafka.clients import group_members, read_topic_ids, remove_from_group
 from evaluator.adapters.kafka.connection import Connection, parse_addresses
 from evaluator.adapters.kafka.leadership import KafkaLeadership
 from evaluator.adapters.kafka.mapping import KafkaCanonicalSink, KafkaForeignSource
@@ -41,6 +41,7 @@ __all__ = [
     "TopicPlan",
     "acl_commands",
     "create_topics",
+    "group_members",
     "inspect",
     "parse_addresses",
     "plan_topics",

@@ -29,7 +29,12 @@ from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.record import default_records
 
 from evaluator.adapters.kafka.aiokafka_fetches import replace_unpacking
-from evaluator.adapters.kafka.aiokafka_requests import LeaveRequest, NamedHeartbeat, TopicsRequest
+from evaluator.adapters.kafka.aiokafka_requests import (
+    LeaveRequest,
+    MembersRequest,
+    NamedHeartbeat,
+    TopicsRequest,
+)
 from evaluator.adapters.kafka.errors import raise_for
 
 ZSTD_LEVEL: Final = 1
@@ -239,6 +244,17 @@ async def remove_member(client: BrokerClient, node: int, group_id: str, instance
     raise_for(response.error_code)
     for *_, code in response.members:
         raise_for(code)
+
+
+# https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/protocol/admin.py#L519
+async def fetch_members(client: BrokerClient, node: int, group_id: str) -> list[str]:
+    """The instance id of each member of a group; empty for one without."""
+    response = await client.send(node, MembersRequest(group_id))
+    names = []
+    for code, *_, members, _operations in response.groups:
+        raise_for(code)
+        names += [instance_id or "" for _, instance_id, *_ in members]
+    return names
 
 
 # Transactions

@@ -113,6 +113,53 @@ class NamedHeartbeat(Request[HeartbeatRequest_v1 | _HeartbeatStruct]):  # type: 
         return request_struct_class(*self._fields[: len(request_struct_class.SCHEMA.fields)])
 
 
+class _MembersResponse(Response):  # type: ignore[misc] # untyped in the library
+    API_KEY, API_VERSION = 15, 4
+    SCHEMA = types.Schema(
+        ("throttle_time_ms", types.Int32),
+        (
+            "groups",
+            types.Array(
+                ("error_code", types.Int16),
+                ("group", _STRING),
+                ("state", _STRING),
+                ("protocol_type", _STRING),
+                ("protocol", _STRING),
+                (
+                    "members",
+                    types.Array(
+                        ("member_id", _STRING),
+                        ("group_instance_id", _STRING),
+                        ("client_id", _STRING),
+                        ("client_host", _STRING),
+                        ("member_metadata", types.Bytes),
+                        ("member_assignment", types.Bytes),
+                    ),
+                ),
+                ("authorized_operations", types.Int32),
+            ),
+        ),
+    )
+
+
+class _MembersStruct(RequestStruct):  # type: ignore[misc] # untyped in the library
+    API_KEY, API_VERSION, RESPONSE_TYPE = 15, 4, _MembersResponse
+    SCHEMA = types.Schema(("groups", types.Array(_STRING)), ("with_operations", types.Boolean))
+
+
+class MembersRequest(Request[_MembersStruct]):  # type: ignore[misc] # untyped in the library
+    """DescribeGroups in version 4 has instance ids; aiokafka has versions up to 3."""
+
+    API_KEY = 15
+
+    def __init__(self, group_id: str) -> None:
+        self._group_id = group_id
+
+    def build(self, request_struct_class: Any) -> Any:
+        """The request on the wire."""
+        return request_struct_class([self._group_id], False)
+
+
 class _LeaveResponse(Response):  # type: ignore[misc] # untyped in the library
     API_KEY, API_VERSION = 13, 3
     SCHEMA = types.Schema(

@@ -17,6 +17,7 @@ from evaluator.adapters.kafka.aiokafka_internals import (
     background_tasks,
     client_of,
     fetch_cluster_id,
+    fetch_members,
     fetch_offsets,
     fetch_topics,
     find_coordinator,
@@ -216,6 +217,18 @@ class Requests:
         with translated(f"reading the offsets of group {group_id}"):
             return await _retry(fetch)
 
+    async def members(self, group_id: str) -> list[str]:
+        """The name of each member of a group, empty for one without; [] if brokers are too old."""
+
+        async def fetch() -> list[str]:
+            node = await find_coordinator(self._client, "GROUP", group_id)
+            with contextlib.suppress(NotImplementedError):  # the version of the request
+                return await fetch_members(self._client, node, group_id)
+            return []
+
+        with translated(f"reading the members of group {group_id}"):
+            return await _retry(fetch)
+
     async def remove_member(self, group_id: str, instance_id: str) -> None:
         """Removes a static member from a group. Raises SourceUnusable if that is impossible."""
 
@@ -262,6 +275,12 @@ async def requests(connection: Connection) -> AsyncIterator[Requests]:
         yield Requests(client, connection.security())
     finally:
         await client.close()
+
+
+async def group_members(connection: Connection, group_id: str) -> list[str]:
+    """As `Requests.members`. Raises SourceUnavailable, SourceUnusable."""
+    async with requests(connection) as asking:
+        return await asking.members(group_id)
 
 
 async def remove_from_group(connection: Connection, group_id: str, instance_id: str) -> None:

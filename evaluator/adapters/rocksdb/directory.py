@@ -14,6 +14,7 @@ from evaluator.adapters.rocksdb.store import CACHE_BYTES, RocksStateStore
 from evaluator.ports import StateInUse, StateUnusable
 
 _LOCK_NAME: Final = "in-use"
+_OWNER: Final = "process {} on {}"
 _WORK: Final = "snapshot-"
 _REPLACED: Final = "-replaced"
 
@@ -57,7 +58,7 @@ class RocksStateDirectory:
         self._lock = lock
         with suppress(OSError):  # the lock is held, although a full disk does not show its owner
             os.ftruncate(lock, 0)
-            os.write(lock, f"process {os.getpid()} on {os.uname().nodename}\n".encode())
+            os.write(lock, f"{_OWNER.format(os.getpid(), os.uname().nodename)}\n".encode())
         for left in self._path.glob(f"{_WORK}*"):
             shutil.rmtree(left, ignore_errors=True)
         for replaced in self._path.glob(f"task-*{_REPLACED}"):  # by a store that was not checked
@@ -124,3 +125,15 @@ class RocksStateDirectory:
     def _bring_back(self, task: int) -> None:
         with suppress(OSError):  # there is none, or `hold` does it at the next start
             self._replaced(task).rename(self._of(task))
+
+
+def is_in_use(path: Path) -> bool:
+    """Whether a process of this machine holds the state directory, as far as its lock file says.
+
+    It takes no lock, which could refuse a worker that starts.
+    """
+    with suppress(OSError, IndexError):
+        owner = (path / _LOCK_NAME).read_text("utf-8", errors="replace").strip()
+        pid = owner.split()[1]
+        return owner == _OWNER.format(pid, os.uname().nodename) and Path(f"/proc/{pid}").exists()
+    return False
