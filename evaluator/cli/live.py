@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from evaluator.leader import Leader
 
 log = structlog.get_logger(__name__)
+_RELOADING: Final = threading.Lock()
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
@@ -190,8 +192,9 @@ async def serve(
     server = http_server(views, settings)
     stop_on_signals(stop)
     await server.start()
-    hangup = partial(reload, options, settings, server)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hangup)
+    loop = asyncio.get_running_loop()
+    hangup = partial(loop.run_in_executor, None, reload, options, settings, server)
+    loop.add_signal_handler(signal.SIGHUP, hangup)  # files may be slow: not in the loop
     log.info("http_started", host=settings.http_host, port=server.port)
     try:
         await work()
@@ -256,17 +259,21 @@ def stop_on_signals(stop: Callable[[], None]) -> None:
 
 
 def reload(options: argparse.Namespace, settings: Settings, server: HttpServer) -> None:
-    """Reads the token, the certificate and the log level again; *settings* are those in use."""
-    server.reload()
-    try:
-        now = settings_of(options)
-    except ConfigError as error:
-        log.warning("settings_unusable", error=str(error))
-        return
-    configure_log(log_format=settings.log_format, log_level=now.log_level)
-    reloaded = replace(settings, log_level=now.log_level)
-    waiting = [name for name in SPECS if getattr(now, name) != getattr(reloaded, name)]
-    log.info("settings_reloaded", log_level=now.log_level, restart_needed_for=waiting)
+    """Reads the token, the certificate and the log level again; *settings* are those in use.
+
+    One call at a time, so that the newest files count.
+    """
+    with _RELOADING:
+        server.reload()
+        try:
+            now = settings_of(options)
+        except ConfigError as error:
+            log.warning("settings_unusable", error=str(error))
+            return
+        configure_log(log_format=settings.log_format, log_level=now.log_level)
+        reloaded = replace(settings, log_level=now.log_level)
+        waiting = [name for name in SPECS if getattr(now, name) != getattr(reloaded, name)]
+        log.info("settings_reloaded", log_level=now.log_level, restart_needed_for=waiting)
 
 
 def tune_interpreter() -> None:

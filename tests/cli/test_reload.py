@@ -1,16 +1,20 @@
 """SIGHUP: the token, the certificate and the log level are read again, without a restart."""
 
 import argparse
+import asyncio
 import logging
+import os
 import signal
+import threading
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import structlog
 
 from evaluator.adapters.http import Access, HttpServer
+from evaluator.cli import live
 from evaluator.cli.execution import settings_of
-from evaluator.cli.live import reload
 from tests.adapters.synthetic import FixedViews
 from tests.adapters.test_access import TOKEN, write_pair
 from tests.kafka.process import Process
@@ -34,7 +38,7 @@ class House:
         self.file.write_text(f'log_format = "json"\n{line}\n')
 
     def reload(self):
-        reload(self.options, self.began_with, self.server)
+        live.reload(self.options, self.began_with, self.server)
 
 
 @pytest.fixture
@@ -103,6 +107,24 @@ def test_the_certificate_is_loaded_though_its_files_seem_unchanged(house, capsys
     capsys.readouterr()
     house.reload()
     assert events(capsys.readouterr().err) == ["http_certificate_renewed", "settings_reloaded"]
+
+
+def test_files_are_not_read_in_the_event_loop(house, monkeypatch):
+    threads, loops, reloaded = [], [], asyncio.Event()
+
+    def reload(*_):
+        threads.append(threading.current_thread())
+        loops[0].call_soon_threadsafe(reloaded.set)
+
+    async def work():
+        loops.append(asyncio.get_running_loop())
+        os.kill(os.getpid(), signal.SIGHUP)
+        await reloaded.wait()
+
+    monkeypatch.setattr(live, "reload", reload)
+    settings = replace(house.began_with, http_port=0)
+    asyncio.run(live.serve(work, lambda: None, FixedViews(), settings, house.options))
+    assert threads[0] is not threading.main_thread()
 
 
 @pytest.mark.slow
