@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.partitioner import murmur2
 
 from benchmarks.naive import UNIT, Path
@@ -111,6 +111,17 @@ async def count_records(bootstrap: str, topic: str) -> int:
         return sum((await consumer.end_offsets(partitions)).values())
     finally:
         await consumer.stop()
+
+
+async def empty(bootstrap: str, topic: str) -> None:
+    """Deletes the records of a topic."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        partitions = [TopicPartition(topic, p) for p in range(N_PARTITIONS)]
+        await admin.delete_records(dict.fromkeys(partitions, RecordsToDelete(-1)))
+    finally:
+        await admin.close()
 
 
 async def read_totals(bootstrap: str, prefix: str) -> dict[Path, tuple[int, int]]:
