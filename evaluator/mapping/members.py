@@ -8,8 +8,7 @@ import msgspec
 from evaluator.mapping.log_mapping import LogMapping, Member
 from evaluator.mapping.paths import Path, Steps, found, shown, walked, written
 from evaluator.mapping.record import Record
-from evaluator.mapping.shapes import Getter
-from evaluator.mapping.values import PLAIN, TYPES, Unfit, converter, table_key
+from evaluator.mapping.values import PLAIN, Unfit, converter, table_key
 from evaluator.wire.reading import too_deep
 
 MAX_DETAIL_CHARACTERS: Final = 300
@@ -18,6 +17,7 @@ REQUIRED: Final = frozenset({"trace_id", "node_id", "timestamp_ms", "candidate_i
 Need = Literal["every", "all or none", "any"]
 """Which values of a column may be missing: none, all, or any."""
 
+Getter = Callable[[Any], Any]
 RecordGetter = Callable[[Any, Record], Any]
 
 
@@ -44,8 +44,8 @@ class RecordRefused(Exception):
         return cls(lambda: f"{name}: {found(root, steps)}; needed: {needed}")
 
 
-def paths_of(mapping: LogMapping) -> tuple[dict[Steps, Any], dict[Steps, Any]]:
-    """The paths in the value of a record, and those in its rows, with types for a `Shape`."""
+def paths_of(mapping: LogMapping) -> tuple[list[Steps], list[Steps]]:
+    """The paths in the value of a record, and those in its rows."""
     members, rows = mapping.of_record(), mapping.of_rows()
     if mapping.each is None:
         members, rows = members + rows, []
@@ -54,14 +54,20 @@ def paths_of(mapping: LogMapping) -> tuple[dict[Steps, Any], dict[Steps, Any]]:
     paths += [path for alternatives in mapping.present for path in alternatives]
     if mapping.each is not None:
         paths.append(mapping.each)
-    of_record = [path.steps for path in paths if path.part == "value"]
-    of_rows: dict[Steps, Any] = {}
-    for member in rows:
-        is_sure = len(member.paths) == 1 and member.table is None
-        kind = TYPES[member.kind] if is_sure else None
-        for path in member.paths:
-            of_rows[path.steps] = kind if of_rows.get(path.steps, kind) is kind else None
-    return dict.fromkeys(of_record), of_rows
+    of_rows = [path.steps for member in rows for path in member.paths]
+    return [path.steps for path in paths if path.part == "value"], of_rows
+
+
+def walkers(paths: Collection[Steps]) -> dict[Steps, Getter]:
+    """Getters of what paths find in a decoded record."""
+    return {steps: _walker(steps) for steps in paths}
+
+
+def _walker(steps: Steps) -> Getter:
+    first = steps[0]
+    if len(steps) > 1 or not isinstance(first, str):
+        return lambda value: walked(value, steps)
+    return lambda value: value.get(first) if isinstance(value, dict) else None
 
 
 def getter_of(path: Path, getters: Mapping[Steps, Getter]) -> RecordGetter:
@@ -150,23 +156,10 @@ class Scalar:
 
 
 class Column:
-    """A member that every row has: of the elements of an array, or one of parallel arrays.
+    """A member that every row has: of the elements of an array, or one of parallel arrays."""
 
-    `expression` is the value in a `row` whose type the decoder has checked; else None.
-    """
-
-    def __init__(
-        self,
-        member: Member,
-        getters: Mapping[Steps, Getter],
-        each: Path | None,
-        checked: Mapping[Steps, str],
-    ) -> None:
+    def __init__(self, member: Member, getters: Mapping[Steps, Getter], each: Path | None) -> None:
         self.member = member
-        fields = [checked.get(path.steps) for path in member.paths]
-        self._is_sure = len(fields) == 1 and fields[0] is not None  # the decoder has checked it
-        add = f" + {member.add!r}" if member.add else ""
-        self.expression = f"row.{fields[0]}{add}" if self._is_sure else None
         self._each = each
         self._gets = [getters[path.steps] for path in member.paths]
         self._add = member.add
@@ -199,9 +192,6 @@ class Column:
 
         Raises RecordRefused.
         """
-        if self._is_sure and rows and len(picked) == len(rows):
-            raw = list(map(self._gets[0], rows))
-            return [value + self._add for value in raw] if self._add else raw
         raw, add = self._raw(root, rows, picked), self._add
         if not raw:
             return [] if need == "every" else None
@@ -266,30 +256,3 @@ class Column:
             raise RecordRefused(
                 lambda: f"{self.member.name}: {path} has {size} elements; needed: {n}, as the ids"
             )
-
-
-def compiled(
-    columns: Mapping[str, Column], groups: Mapping[str, Mapping[str, Column]]
-) -> Callable[[list[Any]], dict[str, Any]]:
-    """A function of rows to the members of a ranking that the decoder has checked, by name.
-
-    Its text is a dict of list comprehensions: `{"score": [row.f2 for row in rows], ...}`.
-    """
-    texts = {
-        name: f"[{column.expression} for row in rows]"
-        for name, column in columns.items()
-        if column.expression is not None
-    }
-    for group, members in groups.items():
-        found = {name: each.expression for name, each in members.items()}
-        if not found or None in found.values():
-            continue
-        if group == "features":
-            texts["feature_names"] = repr(list(found))
-            texts[group] = f"[({', '.join(map(str, found.values()))},) for row in rows]"
-        else:
-            inner = (f"{name!r}: [{text} for row in rows]" for name, text in found.items())
-            texts[group] = f"{{{', '.join(inner)}}}"
-    source = f"lambda rows: {{{', '.join(f'{name!r}: {text}' for name, text in texts.items())}}}"
-    function: Callable[[list[Any]], dict[str, Any]] = eval(source)  # noqa: S307 - generated names
-    return function

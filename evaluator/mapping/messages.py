@@ -1,6 +1,6 @@
 """A record to canonical messages, by the mapping of its topic."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from math import isfinite
@@ -15,23 +15,23 @@ from evaluator.mapping.log_mapping import LogMapping
 from evaluator.mapping.members import (
     REQUIRED,
     Column,
+    Getter,
     LeavesOut,
     Need,
     RecordGetter,
     RecordRefused,
     Scalar,
     array_in,
-    compiled,
     getter_of,
     is_one_of,
     paths_of,
+    walkers,
 )
 from evaluator.mapping.otlp import MAX_ITEMS, items_of
 from evaluator.mapping.outcomes import LeftOut, Outcome, bounded, joined
 from evaluator.mapping.paths import Steps, shown
 from evaluator.mapping.record import Record
 from evaluator.mapping.schemas import Answer
-from evaluator.mapping.shapes import Getter, Shape, walkers
 from evaluator.wire.messages.models import SCHEMA_VERSION
 from evaluator.wire.messages.strict import Malformed
 from evaluator.wire.reading import MAX_NESTING, too_deep
@@ -68,30 +68,13 @@ class _Function:
 
 
 class _Mapper:
-    """The messages that a mapping file describes.
-
-    A record is decoded to structs if it fits them, else to plain objects; the rules are the same.
-    What they refuse in structs they refuse again in plain objects, for the text of the refusal.
-    """
+    """The messages that a mapping file describes, by plain decoded objects."""
 
     def __init__(self, mapping: LogMapping, answers: Mapping[str, Answer]) -> None:
         self._envelope = mapping.envelope
-        paths, row_paths = paths_of(mapping)
-        self._loose = _Rules(mapping, walkers(paths), walkers(row_paths), {})
-        self._fast: _Rules | None = None
+        self._rules = _Rules(mapping, *map(walkers, paths_of(mapping)))
         self._reader = reader_of(mapping, answers)
-        each = None if mapping.each is None else mapping.each.steps
         self._is_otlp = mapping.format == "otlp"
-        if mapping.format != "json" or mapping.envelope == "debezium":
-            return
-        if _goes_through(each, paths):
-            return
-        rows = Shape(row_paths)
-        if each is not None:
-            paths[each] = list[rows.type] | None  # type: ignore[name-defined] # made at run time
-        shape = Shape(paths)
-        self._fast = _Rules(mapping, shape.getters, rows.getters, rows.checked)
-        self._decode = msgspec.json.Decoder(shape.type).decode
 
     def __call__(self, record: Record) -> Outcome:
         value = record.value
@@ -105,11 +88,6 @@ class _Mapper:
         if too_deep(value):
             return Malformed("limit", f"nested more than {MAX_NESTING} deep")
         try:
-            if self._fast is not None and not is_binary:
-                try:
-                    return self._fast.outcome(self._decode(value), record)
-                except (msgspec.ValidationError, RecordRefused):
-                    pass
             document = (
                 list(islice(items_of(value), MAX_ITEMS + 1))
                 if self._is_otlp
@@ -126,7 +104,7 @@ class _Mapper:
     def _mapped(self, document: Any, record: Record, is_binary: bool) -> Outcome:
         """The outcome of plain objects."""
         try:
-            return self._loose.outcome(self._opened(document, record, is_binary), record)
+            return self._rules.outcome(self._opened(document, record, is_binary), record)
         except RecordRefused as refused:
             return Malformed("mapping", refused.detail())
         except LeavesOut as why:
@@ -150,23 +128,14 @@ class _Mapper:
         return opened
 
 
-def _goes_through(each: Steps | None, paths: Collection[Steps]) -> bool:
-    """Whether other paths end in or before the array of the rows, or go through it."""
-    if each is None:
-        return False
-    others = [path for path in paths if path[: len(each)] == each or each[: len(path)] == path]
-    return len(others) > 1 or any(isinstance(step, int) for step in each)
-
-
 class _Rules:
-    """The rules of a mapping, with getters for one form of decoded records."""
+    """The rules of a mapping, with getters of its paths."""
 
     def __init__(
         self,
         mapping: LogMapping,
         getters: Mapping[Steps, Getter],
         row_getters: Mapping[Steps, Getter],
-        checked: Mapping[Steps, str],
     ) -> None:
         self._where = [(path, getter_of(path, getters), values) for path, values in mapping.where]
         self._present = [
@@ -176,7 +145,7 @@ class _Rules:
         self._row_is_message = mapping.row_is_message
         self._scalars = {name: Scalar(each, getters) for name, each in mapping.members.items()}
         self._tables = [each for each in self._scalars.values() if each.member.table is not None]
-        head = _RANKING_HEAD if self._is_ranking else _JUDGMENT_HEAD
+        head = RANKING_HEAD if self._is_ranking else JUDGMENT_HEAD
         once: dict[str, RecordGetter] = {"timestamp_ms": _own_timestamp, **self._scalars}
         self._head = [(name, once[name]) for name in head if name in once]
         segments = mapping.groups.get("segments", {})
@@ -184,7 +153,7 @@ class _Rules:
         self._each = None if mapping.each is None else getters[mapping.each.steps]
         self._each_steps = () if mapping.each is None else mapping.each.steps
         of_rows = getters if mapping.each is None else row_getters
-        column = partial(Column, getters=of_rows, each=mapping.each, checked=checked)
+        column = partial(Column, getters=of_rows, each=mapping.each)
         self._columns = {name: column(each) for name, each in mapping.rows.items()}
         self._needs = [
             (name, each, _NEEDS.get(name, "all or none")) for name, each in self._columns.items()
@@ -194,8 +163,6 @@ class _Rules:
             {name: column(each) for name, each in groups.get(group, {}).items()}
             for group in ("features", "scorers")
         )
-        of_groups = {"features": self._features, "scorers": self._scorers}
-        self._checked = compiled(self._columns, of_groups)
 
     def outcome(self, root: Any, record: Record) -> Outcome:
         """The messages of a decoded record. Raises RecordRefused."""
@@ -258,18 +225,17 @@ class _Rules:
     def _ranking(self, root: Any, record: Record) -> Message:
         message, rows = self._begun(root, record), self._rows(root)
         picked = range(self._count(root, rows))
-        of: Message = self._checked(rows) if rows else {}
-        for name, column, need in self._needs:
-            if name not in of:
-                of[name] = column.values(root, rows, picked, need)
+        of: Message = {
+            name: column.values(root, rows, picked, need) for name, column, need in self._needs
+        }
         if of.get("score") is None and of.get("rank") is None:
             given = next((self._columns[name] for name in ("score", "rank") if name in of), None)
             if given is not None:
                 given.values(root, rows, picked, "every")  # refuses, unless there is no row
             of["rank"] = list(range(1, len(picked) + 1))
-        if self._scorers and "scorers" not in of:
+        if self._scorers:
             of["scorers"] = self._group(self._scorers, root, rows, picked)
-        if self._features and "features" not in of:
+        if self._features:
             features = self._group(self._features, root, rows, picked) or {}
             of["feature_names"] = list(features) or None
             of["features"] = list(zip(*features.values(), strict=True)) or None
@@ -315,12 +281,10 @@ class _Rules:
             yield {**head, "grades": dict(zip(ids, grades, strict=True))}
             return
         for at, (candidate_id, grade) in enumerate(zip(ids, grades, strict=True)):
-            of_row: Message = {
-                name: columns[name][at] for name in _JUDGMENT_HEAD if name in columns
-            }
+            of_row: Message = {name: columns[name][at] for name in JUDGMENT_HEAD if name in columns}
             message = {
                 name: of_row.get(name, head.get(name))
-                for name in ("schema_version", *_JUDGMENT_HEAD)
+                for name in ("schema_version", *JUDGMENT_HEAD)
             }
             message = {name: value for name, value in message.items() if value is not None}
             yield {**message, "grades": {candidate_id: grade}}
@@ -342,8 +306,8 @@ def _own_timestamp(_: Any, record: Record) -> int | None:
     return record.timestamp_ms
 
 
-_RANKING_HEAD: Final = ("trace_id", "node_id", "timestamp_ms", "model", "variant", "query")
-_JUDGMENT_HEAD: Final = ("trace_id", "node_id", "timestamp_ms", "source", "judgment_id")
+RANKING_HEAD: Final = ("trace_id", "node_id", "timestamp_ms", "model", "variant", "query")
+JUDGMENT_HEAD: Final = ("trace_id", "node_id", "timestamp_ms", "source", "judgment_id")
 _NEEDS: Final[Mapping[str, Need]] = {"candidate_id": "every", "published_ms": "any"}
 WRITTEN_NAMES: Final = (
     ("candidate_id", "candidate_ids"),

@@ -18,6 +18,7 @@ from evaluator.core.types.records import (
 from evaluator.mapping.log_mapping import LogMapping
 from evaluator.mapping.messages import messages_of
 from evaluator.mapping.outcomes import LeftOut
+from evaluator.mapping.plan import plan_of
 from evaluator.mapping.record import Record
 from evaluator.mapping.schemas import Answer
 from evaluator.wire.messages.models import MAX_TIMESTAMP_MS
@@ -72,15 +73,20 @@ class Stage:
         answers: Mapping[str, Answer] = MappingProxyType({}),
     ) -> None:
         self._messages_of = messages_of(mapping, answers)
+        self._plan = plan_of(mapping)
         self._log: Log = mapping.log
         self.index_bits = INDEX_BITS if mapping.several else 0
         self._has_tombstones = mapping.envelope == "debezium"
+        self._mode = b"ce_specversion" if mapping.envelope == "cloudevents" else None
         self._max_future_skew_ms = max_future_skew_ms
 
     def decoded(self, records: Records, decode: Callable[[Records], ColumnsT]) -> ColumnsT:
         """The columns of these records; *decode* reads canonical messages."""
-        batch = self._mapped(records)
-        messages = self._records(batch, records)
+        planned = self._planned(records)
+        is_left = planned.sizes < 0
+        others = records if is_left.all() else records.rows(is_left, records.next_offset)
+        batch = self._mapped(others)
+        messages = self._records(batch, records, np.flatnonzero(is_left), planned)
         columns = decode(messages)
         if self.index_bits and columns.malformed:
             columns = self._without_refused(records, messages, columns.malformed, decode)
@@ -152,9 +158,30 @@ class Stage:
         if record_ms < 0 or timestamp_ms - record_ms <= self._max_future_skew_ms:
             batch.left_out.append((place, timestamp_ms))
 
-    def _records(self, batch: _Batch, records: Records) -> Records:
-        """The canonical messages as records."""
-        offsets, rows = np.array(batch.offsets, np.int64), np.array(batch.rows, np.int64)
+    def _planned(self, records: Records) -> ByteStrings:
+        """The messages that the compiled mapper gives; None where it gives none."""
+        n, headers = len(records), records.headers
+        if self._plan is None or not n:
+            return ByteStrings(b"", np.zeros(n, np.int64), np.full(n, -1))
+        planned = self._plan.messages(records)
+        if self._mode is not None and headers is not None and self._mode in headers.buffer:
+            in_headers = [each is not None and self._mode in each for each in headers]
+            planned.sizes[in_headers] = -1
+        return planned
+
+    def _records(
+        self, batch: _Batch, records: Records, left: IntArray, planned: ByteStrings
+    ) -> Records:
+        """The canonical messages as records: of *batch*, which has the rows *left*, and planned."""
+        done = np.flatnonzero(planned.sizes >= 0)  # a plan gives one message for each record
+        rows = np.concatenate((done, left[np.array(batch.rows, np.int64)]))
+        offsets = np.concatenate((records.offsets[done], np.array(batch.offsets, np.int64)))
+        values = ByteStrings.joined(
+            [planned[done], ByteStrings.of(list(map(kept, batch.values)))][not len(done) :]
+        )
+        if len(done) and batch.rows:
+            order = np.argsort(rows, kind="stable")
+            rows, offsets, values = rows[order], offsets[order], values[order]
         times = records.timestamps_ms
         indices = (
             offsets & ((1 << self.index_bits) - 1) if self.index_bits else np.full(len(offsets), -1)
@@ -164,7 +191,7 @@ class Stage:
             records.partition,
             offsets,
             cast("ByteStrings", _Originals(records, rows, indices)),
-            ByteStrings.of(list(map(kept, batch.values))),
+            values,
             None if times is None else times[rows],
             records.next_offset,
             oversize_of(batch.offsets, batch.values),

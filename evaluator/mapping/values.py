@@ -9,7 +9,7 @@ from typing import Any, Final
 from evaluator.mapping.kinds import BOOLEAN, INTEGER, NUMBER, TEXT, TIME
 from evaluator.mapping.log_mapping import Member
 
-_PER_MS: Final = {"ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000), "s": (1_000, 1)}
+PER_MS: Final = {"ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000), "s": (1_000, 1)}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DIGITS: Final = re.compile(r"-?[0-9]{1,40}", re.ASCII)
 
@@ -70,7 +70,7 @@ def milliseconds(value: Any, unit: str) -> int:
             return (moment - _EPOCH) // timedelta(milliseconds=1)
         except (TypeError, ValueError, OverflowError):
             raise Unfit("a time in ISO 8601, e.g. 2026-01-31T08:00:00Z") from None
-    times, per = _PER_MS[unit]
+    times, per = PER_MS[unit]
     if isinstance(value, str) and _DIGITS.fullmatch(value):
         value = int(value)
     if isinstance(value, float | Decimal):
@@ -91,8 +91,6 @@ _CONVERSIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
 }
 PLAIN: Final = {TEXT: str, NUMBER: float, INTEGER: int, BOOLEAN: bool, TIME: None}
 """The type of values that need no conversion."""
-TYPES: Final = {TEXT: None, NUMBER: float, INTEGER: int, BOOLEAN: bool, TIME: None}
-"""The type that members of rows are decoded to; None: any."""
 
 
 def converter(member: Member) -> Callable[[Any], Any]:

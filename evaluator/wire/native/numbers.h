@@ -151,13 +151,14 @@ static const byte *read_integer(const byte *at, int64_t least, int64_t *value)
     return at;
 }
 
+/* A number that no double can hold is refused, like some others with as many digits. */
 static const byte *skip_number(const byte *at)
 {
     at += *at == '-';
     const byte *first = at;
     while (is_digit(*at))
         at++;
-    if (at == first || (*first == '0' && at - first > 1))
+    if (at == first || (*first == '0' && at - first > 1) || at - first > 200)
         return NULL;
     if (*at == '.') {
         first = ++at;
@@ -167,12 +168,13 @@ static const byte *skip_number(const byte *at)
             return NULL;
     }
     if (*at == 'e' || *at == 'E') {
+        int most = at[1] == '-' ? 4 : 2;
         at++;
         at += *at == '+' || *at == '-';
         first = at;
         while (is_digit(*at))
             at++;
-        if (at == first)
+        if (at == first || at - first > most)
             return NULL;
     }
     return at;

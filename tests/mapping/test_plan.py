@@ -1,0 +1,254 @@
+"""The compiled mapper gives the bytes of the slow path, or leaves a record to it."""
+
+import json
+import random
+import struct
+import subprocess
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from evaluator.mapping.document import read_document
+from evaluator.mapping.messages import messages_of
+from evaluator.mapping.plan import plan_of
+from evaluator.mapping.record import Record
+from evaluator.wire.native import library
+from evaluator.wire.records import MAX_RECORD_BYTES, Records
+from tests.mapping.test_interpreter import MAPPINGS, mutated, record_of
+from tests.repeats import sized
+
+ROWS = """
+[rankings]
+envelope = "cloudevents"
+where = { type = ["impression", 2, true] }
+present = ["data.results", ["data.text", "key:"]]
+trace_id = ["data.request.session", "key:"]
+node_id = "data.request.query"
+timestamp_ms = { path = "data.at", unit = "iso" }
+model = { const = "shop" }
+variant = { path = "data.arm", table = { a = "A", 1 = "one", true = "yes", 'é"' = "e" } }
+query = "data.text"
+exposed_top = { path = "data.top", add = 1 }
+segments = { locale = "data.locale", "a\\"b" = "data.kind" }
+[rankings.rows]
+each = "data.results"
+candidate_id = ["id", "alt"]
+rank = { path = "position", add = 1 }
+score = "relevance"
+propensity = "f.p"
+published_ms = { path = "born", unit = "ns" }
+features = { rel = "f.rel", hist = { path = "f.hist", add = 0.5 }, one = { const = 1 } }
+scorers = { bm25 = "f.rel", other = "relevance" }
+"""
+ARRAYS = """
+[rankings]
+present = ["data.ids"]
+trace_id = "data.request.session"
+node_id = { path = ["data.request.query", "type"] }
+[rankings.rows]
+candidate_id = "data.ids"
+score = "data.scores"
+exposed = "data.seen"
+features = { a = "data.scores" }
+"""
+IN_ORDER = """
+[rankings]
+trace_id = "key:"
+node_id = "data.us"
+timestamp_ms = { path = "data.us", unit = "us" }
+[rankings.rows]
+each = "data.results"
+candidate_id = "id"
+exposed = "seen"
+"""
+CLICK = """
+[judgments]
+where = { "data.locale" = ["de"] }
+trace_id = "data.request.session"
+node_id = ["data.request.query", "header:x"]
+timestamp_ms = { path = "data.us", unit = "s" }
+judgment_id = "type"
+source = { const = "click" }
+candidate_id = "data.top"
+grade = { path = "data.arm", table = { a = 1, b = -1, 1 = 2.5 } }
+"""
+PLANNED = [ROWS, ARRAYS, IN_ORDER, CLICK]
+
+
+def mapping_of(text):
+    ((_, mapping),) = read_document(text, "m.toml").logs.items()
+    return mapping
+
+
+def records_of(values, key=b"k", times=5):
+    n = len(values)
+    return Records.of("rankings", 0, range(n), [key] * n, values, [times] * n, n, MAX_RECORD_BYTES)
+
+
+def planned(text, values, key=b"k"):
+    return list(plan_of(mapping_of(text)).messages(records_of(values, key)))
+
+
+def differing(text, values, key=b"k"):
+    """How many records the plan maps; each of them as the slow path does."""
+    slow = messages_of(mapping_of(text))
+    found = planned(text, values, key)
+    for value, message in zip(values, found, strict=True):
+        assert message is None or slow(Record(value, key, (), 5)) == [message], value
+    return sum(message is not None for message in found)
+
+
+def documents(chance, n):
+    """Records as producers write them, then odd ones, then damaged texts."""
+    for _ in range(n):
+        record = mutated(record_of(chance), chance)
+        if isinstance(record.get("data"), dict) and chance.random() < 0.5:
+            record["data"] |= {"at": "2024-02-29T23:59:59.5Z", "kind": "ü\n"}
+            rows = record["data"].get("results")
+            for row in rows if isinstance(rows, list) else ():
+                if isinstance(row, dict):
+                    row["born"] = 1_700_000_000_123_456_789
+        style = {"ensure_ascii": chance.random() < 0.5, "allow_nan": True}
+        style["separators"] = chance.choice([(",", ":"), (", ", ": "), (" ,\n", "\t: ")])
+        value = bytearray(json.dumps(record, **style).encode())
+        for _ in range(chance.choice([0, 0, 0, 1, 2]) if value else 0):
+            at = chance.randrange(len(value))
+            what = chance.randrange(4)
+            if what == 0:
+                value[at] = chance.choice(b'"\\[]{},:0123456789eE+-. tfnu\x00\x1f\x7f\xff')
+            elif what == 1:
+                del value[at : at + chance.randrange(1, 4)]
+            elif what == 2:
+                value[at:at] = value[at : at + chance.randrange(1, 60)]
+            else:
+                odd = [b"1e999", b"-0.0", b"1e5", b"\\ud83d\\ude00", b"\\u0001", b"null", b"[" * 70]
+                value[at:at] = chance.choice(odd)
+            if not value:
+                break
+        yield bytes(value)
+
+
+@pytest.mark.parametrize("number", range(len(PLANNED)))
+def test_a_plan_gives_the_bytes_of_the_slow_path(number):
+    chance, n = random.Random(f"plan {number}"), sized(20_000, quick=1_000)
+    n_mapped = 0
+    for _ in range(n // 500):
+        key = chance.choice([b"k", b"\xc3\xa9", b'"', None, b""])
+        n_mapped += differing(PLANNED[number], list(documents(chance, 500)), key)
+    assert n_mapped > n / 50
+
+
+def test_other_mappings_have_no_plan_or_the_bytes_of_the_slow_path():
+    chance, n_plans = random.Random(3), 0
+    for text in MAPPINGS:
+        if plan_of(mapping_of(text)) is not None:
+            n_plans += 1
+            differing(text, list(documents(chance, sized(3_000, quick=300))))
+    assert n_plans == 1
+
+
+def test_ordinary_records_are_mapped_without_the_slow_path():
+    chance = random.Random(1)
+    record = record_of(chance)
+    while len(record["data"]["results"]) < 2 or isinstance(record["data"]["results"], str):
+        record = record_of(chance)
+    record["type"] = "impression"
+    record["data"] |= {"locale": "de", "us": 7, "arm": "a", "scores": [0.5], "ids": [1], "seen": [True], "results": [
+        row | {"born": 10**18, "relevance": 0.1} for row in record["data"]["results"]
+    ]}  # fmt: skip
+    for text in PLANNED:
+        assert differing(text, [json.dumps(record).encode()] * 3) == 3
+
+
+SCORES = """
+[rankings]
+trace_id = "t"
+node_id = "t"
+[rankings.rows]
+candidate_id = "ids"
+score = { path = "s", add = 0 }
+"""
+
+
+def scores_of(tokens):
+    ids = ",".join(f'"{n}"' for n in range(len(tokens)))
+    return f'{{"t":"t","ids":[{ids}],"s":[{",".join(tokens)}]}}'.encode()
+
+
+@pytest.mark.parametrize("style", ["{!r}", "{:.17g}", "{:.16g}", "{:.15g}", "{:.3g}", "{:.2e}"])
+def test_any_double_is_written_as_the_encoder_writes_it(style):
+    chance = random.Random(style)
+    tokens = []
+    for _ in range(sized(30_000, quick=3_000)):
+        bits = chance.getrandbits(64)
+        (value,) = struct.unpack("<d", struct.pack("<Q", bits))
+        small = chance.choice(
+            [chance.random(), chance.randrange(10**6) / 1_000, 2.0 ** chance.randrange(-60, 60)]
+        )
+        value = value if 1e-98 < abs(value) < 1e98 else small
+        tokens.append(style.format(value))
+    for first in range(0, len(tokens), 100):
+        some = [each for each in tokens[first : first + 100] if len(each) < 200]
+        (message,) = planned(SCORES, [scores_of(some)])
+        expected = msgspec.json.encode([float(each) for each in some])
+        assert b'"scores":' + expected in message
+
+
+def test_powers_of_two_are_written_by_their_shortest_digits():
+    for value in [2.0**n for n in range(-300, 300)] + [9007199254740993.0, 0.1 + 0.2]:
+        (message,) = planned(SCORES, [scores_of([f"{value:.17e}".replace("e+", "e")])])
+        assert b'"scores":' + msgspec.json.encode([value]) in message
+
+
+TIMES = '[judgments]\ntrace_id="t"\nnode_id="t"\ntimestamp_ms={path="at",unit="iso"}\ncandidate_id="t"\ngrade={const=1}\n'  # fmt: skip
+
+
+def test_times_are_those_of_the_slow_path():
+    chance = random.Random(2)
+    values = []
+    for _ in range(sized(20_000, quick=2_000)):
+        year, month, day = chance.choice([1969, 1970, 2000, 2024, 2026, 2100, 9999]), chance.randrange(14), chance.randrange(33)  # fmt: skip
+        text = f"{year:04}-{month:02}-{day:02}T{chance.randrange(25):02}:{chance.randrange(61):02}:{chance.randrange(61):02}"  # fmt: skip
+        text += chance.choice(["", ".5", ".1239", ".123456", ".1234567", ".", ",5"])
+        text += chance.choice(["", "Z", "z", "+01:00", "-23:59", "+0100", "+24:00", "+01"])
+        values.append(json.dumps({"t": "t", "at": text}).encode())
+    assert differing(TIMES, values) > len(values) / 10
+
+
+def test_what_a_plan_does_not_support_is_left_to_the_slow_path(monkeypatch):
+    for other in (
+        ROWS.replace('"cloudevents"', '"debezium"'),
+        ROWS.replace('"data.text"\n', '"data.text[0]"\n'),
+        ROWS.replace('["data.request.session", "key:"]', '"header:x"'),
+        CLICK.replace('candidate_id = "data.top"\n', "").replace("grade = {", '[judgments.rows]\neach = "r"\ncandidate_id = "c"\ngrade = {'),
+    ):  # fmt: skip
+        assert plan_of(mapping_of(other)) is None
+    assert plan_of(mapping_of(ROWS)) is not None
+    monkeypatch.setattr(library, "BUILT", None)
+    assert plan_of(mapping_of(ROWS)) is None
+
+
+@pytest.mark.slow
+def test_no_mutant_makes_it_read_or_write_where_it_must_not(tmp_path):
+    program, chance = tmp_path / "harness", random.Random(7)
+    flags = "-std=c11 -g -O1 -Wall -Wextra -Werror -fsanitize=address,undefined -fno-sanitize-recover=all"
+    source = Path(__file__).with_name("plan_harness.c")
+    subprocess.run(["cc", *flags.split(), "-o", program, source], check=True)
+    parts = [np.ascontiguousarray(library.powers_of_five).tobytes()]
+    for text in PLANNED * 100:
+        plan = plan_of(mapping_of(text))
+        tables, values = plan._tables, list(documents(chance, 100))
+        sizes = [len(tables[name]) for name in ("nodes", "members", "paths", "choices", "texts")]
+        parts.append(struct.pack("<7q", *sizes, plan._n_slots, plan._n_row_slots))
+        parts += [table.tobytes() for table in tables.values()]
+        room = chance.choice([0, 100, 2_000, 200_000])
+        parts.append(struct.pack("<2q", len(values), room))
+        for value in values:
+            parts += [struct.pack("<q", len(value)), value, struct.pack("<q", 1), b"k"]
+    done = subprocess.run(
+        [program], input=b"".join(parts), capture_output=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    assert int(done.stdout) > 1_000
