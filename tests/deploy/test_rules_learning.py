@@ -114,9 +114,9 @@ def test_of_learning_exactly_the_faults_are_told(tmp_path):
                 "EvaluatorNoLeader",
                 "4h",
                 {"job": "fenced"},
-                summary="Learning is on, and of the 2 processes of fenced none is the leader.",
-                description="Nothing is learned and no weights change; live weights are still"
-                " served.",
+                summary="Of the 2 processes of fenced that may become leader none is it.",
+                description="No series is watched, nothing is learned and no weights change; live"
+                " weights are still served.",
             ),
         ],
     )
