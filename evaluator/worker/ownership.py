@@ -165,17 +165,17 @@ class Ownership:
     ) -> dict[int, Task]:
         """Opens tasks from their stores and checkpoints. Raises StateUnusable."""
         ends_lost = dict(self.origins.ends_lost)  # as the group has committed
-        tried = set(numbers) if self._snapshots is None else self._snapshots.adopt(numbers)
+        fetched = {} if self._snapshots is None else self._snapshots.adopt(numbers)
         opened: dict[int, OpenedTask] = {}
         try:
             for number in numbers:
-                opened[number] = self._opened(number)
+                opened[number] = self._opened(number, is_fetched=fetched.get(number, False))
             unchecked = set(opened)
             while unchecked:  # a fetched store, then the one that it replaced
                 unchecked = await self._reopen_mismatches(opened, unchecked, ends_lost)
             if self._snapshots is not None:
                 self._snapshots.keep(opened)
-            for number in set(opened) - tried:
+            for number in set(opened) - fetched.keys():
                 if self._fetches(opened[number], committed):
                     opened.pop(number).state.close()
             checkpoints = await self._checkpoints(opened, committed)
@@ -218,8 +218,11 @@ class Ownership:
             {number: (head.positions, head.origin) for number, head in heads.items()}
         )
 
-    def _opened(self, number: int) -> OpenedTask:
-        """The store of a task and the engine that loaded it; quarantines a damaged store."""
+    def _opened(self, number: int, *, is_fetched: bool = False) -> OpenedTask:
+        """The store of a task and the engine that loaded it; quarantines a damaged store.
+
+        Also a fetched one that cannot be used: the store that it replaced may be healthy.
+        """
         identity = {} if self.place is None else self.place.identity()
         wanted = {**identity, "task": number, "fingerprint": self._wire.fingerprint}
         reason = ""
@@ -236,13 +239,13 @@ class Ownership:
                     return OpenedTask(state, engine, None, None)
                 with refused_as(StateDamaged, "the state cannot be loaded"):
                     engine.load(stored)
-            except StateDamaged as damaged:
-                reason = str(damaged)
+            except (StateDamaged, StateUnusable) as error:
+                if isinstance(error, StateUnusable) and not is_fetched:
+                    raise
+                reason, is_fetched = str(error), False
                 if state is not None:
                     state.close()
-                self._quarantine(
-                    number, reason, is_damaged=not isinstance(damaged, SettingsChanged)
-                )
+                self._quarantine(number, reason, is_damaged=not isinstance(error, SettingsChanged))
                 continue
             seconds = round(time.monotonic() - started_at, 3)
             log.info(

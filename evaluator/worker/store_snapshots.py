@@ -228,28 +228,30 @@ class StoreSnapshots:
         """The tasks whose snapshots are being fetched."""
         return sorted(self._fetches)
 
-    def adopt(self, numbers: Collection[int]) -> set[int]:
-        """Puts fetched stores into their places; returns the tasks whose fetches have ended.
+    def adopt(self, numbers: Collection[int]) -> dict[int, bool]:
+        """Puts fetched stores into their places; those of other tasks are deleted.
 
-        Those of other tasks are deleted.
+        Returns the tasks whose fetches have ended, and whether their stores are fetched ones.
         """
         ended, self._ended = self._ended, {}
+        adopted = dict.fromkeys(ended.keys() & set(numbers), False)
         for number, fetched in ended.items():
             if fetched is not None:
-                if number in numbers:
-                    self._adopt(number, *fetched)
+                if number in adopted:
+                    adopted[number] = self._adopt(number, *fetched)
                 shutil.rmtree(fetched[0], ignore_errors=True)
-        return ended.keys() & set(numbers)
+        return adopted
 
-    def _adopt(self, number: int, folder: Path, manifest: Manifest) -> None:
+    def _adopt(self, number: int, folder: Path, manifest: Manifest) -> bool:
         try:
             self._states.adopt(number, folder / _STORE)
         except StateUnusable as error:
             self._failed("fetch", number, error)
-            return
+            return False
         if len(self._used) >= _MAX_REMEMBERED:
             self._used.clear()
         self._used.add((number, manifest.progress))
+        return True
 
     def keep(self, numbers: Collection[int]) -> None:
         """Deletes the stores that were replaced by those of these tasks, which were checked.

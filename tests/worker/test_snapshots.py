@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 from evaluator.adapters.files import snapshots
 from evaluator.adapters.files.snapshots import SnapshotFolder
 from evaluator.adapters.rocksdb import RocksStateDirectory
-from evaluator.ports import SourceUnusable
+from evaluator.ports import SourceUnusable, StateUnusable
 from evaluator.wire.state import task_rows
 from evaluator.wire.state.snapshots import SnapshotFailed
 from evaluator.worker import loop, ownership, store_snapshots
@@ -381,7 +381,7 @@ async def test_a_fetch_of_a_task_that_has_left_is_deleted(rig):
     assert kept.begin_fetch(0, place, least=0, bounds=bounds)
     assert kept.begin_fetch(0, place, least=0, bounds=bounds), "there is one already"
     await eventually(kept.ended)
-    assert kept.adopt([1]) == set()
+    assert kept.adopt([1]) == {}
     assert sorted(path.name for path in (rig.path / "left").iterdir()) == ["in-use"]
     states.release()
 
@@ -416,11 +416,26 @@ async def old(rig, monkeypatch):
         monkeypatch.setattr(module, "MUCH_OLDER", 5)
 
 
+def refuse_second_open(monkeypatch):
+    """RocksDB refuses the fetched store with an error that is not of damage."""
+    open_store, opened = RocksStateDirectory.open, []
+
+    def refused(self, task):
+        opened.append(task)
+        if len(opened) == 2:
+            raise StateUnusable("Invalid argument: an option of a later version")
+        return open_store(self, task)
+
+    monkeypatch.setattr(RocksStateDirectory, "open", refused)
+
+
 @pytest.mark.usefixtures("old")
-@pytest.mark.parametrize("found", ["damaged", "mismatch", "ends_lost"])
+@pytest.mark.parametrize("found", ["damaged", "unusable", "mismatch", "ends_lost"])
 async def test_a_bad_snapshot_leaves_the_store_that_it_replaced(rig, monkeypatch, found):
     if found == "damaged":
         forge(rig)
+    if found == "unusable":
+        refuse_second_open(monkeypatch)
     mismatches, checks = Ownership._mismatches, []
 
     async def mismatch(self, heads):
@@ -441,7 +456,9 @@ async def test_a_bad_snapshot_leaves_the_store_that_it_replaced(rig, monkeypatch
     events = {line["event"]: line for line in logs}
     loaded = [sum(line["positions"].values()) for line in logs if line["event"] == "state_loaded"]
     assert loaded[0] == loaded[-1] < sum(events["snapshot_fetched"]["positions"].values())
-    assert len(loaded) == (2 if found == "damaged" else 3), "the local store is loaded twice"
+    assert len(loaded) == (2 if found in {"damaged", "unusable"} else 3), (
+        "the local store is loaded twice"
+    )
     assert loaded[0] in checks[1:], "and compared with the logs again"
     names = ["in-use", "task-0", "task-0-quarantine"]
     await eventually(lambda: sorted(path.name for path in (rig.path / "old").iterdir()) == names)
