@@ -196,10 +196,20 @@ PROGRESS: Final = [
         text="If its disk is lost, a task is read again from there. None is written while nothing"
         " is read.",
         runbook="EvaluatorCheckpointStale",
-        also=("EvaluatorSnapshotStale",),
         targets=[
             ('evaluator:checkpoint_age_seconds:min{job=~"$job"}', "task {{task}}"),
             ("evaluator:checkpoint_age_limit_seconds", "limit"),
+        ],
+        unit="s",
+    ),
+    Panel(
+        title="Age of the last snapshot by task",
+        text="A worker without the store of a task continues from there. Empty without"
+        " snapshot_url.",
+        runbook="EvaluatorSnapshotStale",
+        targets=[
+            ('evaluator:snapshot_age_seconds:min{job=~"$job"}', "task {{task}}"),
+            ("evaluator:snapshot_age_limit_seconds", "limit"),
         ],
         unit="s",
     ),

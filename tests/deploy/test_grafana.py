@@ -162,6 +162,7 @@ INVENTORY = {
         "State by task": "evaluator_state_bytes",
         "Left to restore by task": "evaluator_restore_left",
         "Age of the last checkpoint by task": "evaluator:checkpoint_age_seconds:min",
+        "Age of the last snapshot by task": "evaluator:snapshot_age_seconds:min",
     },
     "learning": {
         "Champion and challenger, means of an hour": 'ranker="challenger"',
@@ -269,6 +270,7 @@ def test_a_panel_turns_red_where_an_alert_would_fire():
         ("pipeline", "Unread records by task", "lag_limit"),
         ("pipeline", "Age of the watermark by task", "watermark_age_limit_seconds"),
         ("pipeline", "Age of the last checkpoint by task", "checkpoint_age_limit_seconds"),
+        ("pipeline", "Age of the last snapshot by task", "snapshot_age_limit_seconds"),
     ],
 )
 def test_a_curve_has_the_limit_of_its_alert_beside_it(name, title, number):
