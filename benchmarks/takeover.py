@@ -3,12 +3,14 @@
 `python -m benchmarks.takeover --open 100000`: a worker in this process on a broker in memory, so
 that nothing but the worker is measured; its store and the folder of snapshots are on one disk. The
 snapshot is of the moment at which that many queries are open; `--behind` more pairs come after it.
+`--no-rebuild` leaves out the worker without a snapshot, which reads all again.
 """
 
 import argparse
 import asyncio
 import shutil
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,35 @@ from evaluator.worker import StoreSnapshots, Worker
 
 SETTINGS = Settings(heartbeats=False, alarms=False)
 PAIRS_AT_ONCE = 5_000
+
+
+TICK_SECONDS = 0.001
+
+
+class TimedStates(RocksStateDirectory):
+    """Measures copies of stores, and how long they hold the interpreter."""
+
+    seconds = 0.0
+    longest_pause = 0.0
+
+    def copy(self, task: int, folder: Path) -> bytes | None:
+        ended = threading.Event()
+        ticker = threading.Thread(target=self._tick, args=[ended])
+        ticker.start()
+        started_at = time.perf_counter()
+        head = super().copy(task, folder)
+        self.seconds = max(self.seconds, time.perf_counter() - started_at)
+        ended.set()
+        ticker.join()
+        return head
+
+    def _tick(self, ended: threading.Event) -> None:
+        """The longest time between two turns of a thread that has nothing to do."""
+        before = time.perf_counter()
+        while not ended.is_set():
+            time.sleep(TICK_SECONDS)
+            now = time.perf_counter()
+            self.longest_pause, before = max(self.longest_pause, now - before), now
 
 
 class Run:
@@ -51,7 +82,7 @@ class Run:
 
     async def work(self, name: str, *, snapshots: bool, write: bool = False) -> dict[str, Any]:
         """A worker with an own disk until it has read all; with *write*, until that is written."""
-        states = RocksStateDirectory(self.folder / name)
+        states = TimedStates(self.folder / name)
         states.hold()
         kept = None
         if snapshots:
@@ -75,6 +106,8 @@ class Run:
             "MB fetched": counts.get(("snapshot_bytes", "fetched"), 0) / 1e6,
             "MB written": counts.get(("snapshot_bytes", "written"), 0) / 1e6,
             "open": sum(view.n_open for view in worker.snapshot),
+            "copy, s": states.seconds,
+            "pause, s": states.longest_pause,
         }
         worker.stop()
         await running
@@ -89,16 +122,19 @@ class Run:
         return any((self.folder / "snapshots").rglob(f"{2 * self.n_pairs}.json"))
 
 
-async def measure(folder: Path, n_open: int, n_behind: int) -> None:
+async def measure(folder: Path, n_open: int, n_behind: int, *, rebuild: bool) -> None:
     run = Run(folder, n_open + n_behind)
-    run.append(n_open)
-    rows = {"first worker": await run.work("first", snapshots=True, write=True)}
+    run.append(n_open - n_behind)
+    rows = {"first worker": await run.work("first", snapshots=False)}
+    run.append(n_behind)
+    rows["the same, with a snapshot"] = await run.work("first", snapshots=True, write=True)
     run.append(n_behind)
     rows["the rest, same worker"] = await run.work("first", snapshots=False)
-    rows["disk lost, no snapshot"] = await run.work("without", snapshots=False)
+    if rebuild:
+        rows["disk lost, no snapshot"] = await run.work("without", snapshots=False)
     rows["disk lost, snapshot"] = await run.work("with", snapshots=True)
     columns = list(next(iter(rows.values())))
-    cells = [[name, *(f"{row[each]:,.1f}" for each in columns)] for name, row in rows.items()]
+    cells = [[name, *(f"{row[each]:,.2f}" for each in columns)] for name, row in rows.items()]
     print(format_table(["", *columns], cells))
 
 
@@ -106,9 +142,10 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--open", type=int, default=100_000)
     parser.add_argument("--behind", type=int, default=5_000)
+    parser.add_argument("--no-rebuild", action="store_true")
     options = parser.parse_args()
     place = Path(tempfile.mkdtemp(prefix="takeover-", dir="/var/tmp"))
     try:
-        asyncio.run(measure(place, options.open, options.behind))
+        asyncio.run(measure(place, options.open, options.behind, rebuild=not options.no_rebuild))
     finally:
         shutil.rmtree(place)

@@ -665,6 +665,29 @@ def test_a_torn_upload_is_written_again(stores):
     assert stores.write(2, b"content") >= len(b"content")
 
 
+def test_small_files_are_transferred_together_and_large_ones_alone(stores, monkeypatch):
+    """An object store takes a tenth of a second for each request."""
+    monkeypatch.setattr(snapshots, "_MAX_FILES_AT_ONCE", 3)
+    monkeypatch.setattr(snapshots, "_MAX_BYTES_AT_ONCE", 50)
+    moved = []
+    for name in ("get", "put"):
+        original = getattr(stores.folder._files, name)
+
+        def move(sources, targets, original=original):
+            moved.append(len(sources))
+            original(sources, targets)
+
+        monkeypatch.setattr(stores.folder._files, name, move)
+    contents = [b"a", b"b", b"l" * 51, b"c", b"c", b"d", b"e"]
+    # 000000.sst ... and CURRENT with 15 bytes, MANIFEST-000001 with one.
+    assert stores.write(1, *contents) == 5 + 51 + 15 + 1, "equal files are written once"
+    assert moved == [2, 1, 3, 2]
+    (manifest,) = stores.folder.manifests("place")
+    moved.clear()
+    stores.folder.fetch("place", manifest, stores.path / "fetched", lambda: None)
+    assert moved == [2, 1, 3, 3]
+
+
 def test_an_upload_without_end_is_given_up(stores, monkeypatch):
     monkeypatch.setattr(snapshots, "MAX_UPLOAD_SECONDS", -1.0)
     with pytest.raises(SnapshotFailed, match="took more than"):
@@ -719,6 +742,7 @@ def test_a_fetch_reserves_its_disk_space(stores, monkeypatch):
     stores.write(1, b"content", b"more")
     (manifest,) = stores.folder.manifests("place")
     free = snapshots._FREE_BYTES + 2 * manifest.n_bytes - 1
+    monkeypatch.setattr(snapshots, "_MAX_FILES_AT_ONCE", 1)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
 
     def fits(name, check=lambda: None) -> bool:

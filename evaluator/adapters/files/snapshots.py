@@ -38,6 +38,8 @@ _REUSED_SECONDS: Final = UNUSED_SECONDS / 2
 """Age up to which such a file is used again: it is not deleted before its manifest is written."""
 _MAX_MANIFESTS_READ: Final = 8
 _MAX_DELETED: Final = 1_000
+_MAX_FILES_AT_ONCE: Final = 32
+_MAX_BYTES_AT_ONCE: Final = 16 << 20
 _MAX_PLACES: Final = 1_000
 _FREE_BYTES: Final = 256 << 20
 """Free disk space that a fetch leaves."""
@@ -87,18 +89,13 @@ class SnapshotFolder:
                 raise SnapshotFailed(f"it has {manifest.n_bytes} bytes, more than max_store_bytes")
             folder.mkdir(mode=0o700)
             with self._room(folder, manifest.n_bytes):
-                for each in manifest.files:
+                for some in _portions(manifest.files):
                     check()
-                    self._fetch_file(place, each, folder / each.name)
-                    self._coming[folder] -= each.n_bytes
-
-    def _fetch_file(self, place: str, file: SnapshotFile, path: Path) -> None:
-        self._files.get_file(self._path(place, "files", file.sha256), str(path))
-        with path.open("rb") as opened:
-            digest = hashlib.file_digest(opened, "sha256").hexdigest()
-            os.fsync(opened.fileno())
-        if digest != file.sha256:
-            raise SnapshotFailed(f"{file.sha256} has other bytes")
+                    sources = [self._path(place, "files", each.sha256) for each in some]
+                    self._files.get(sources, [str(folder / each.name) for each in some])
+                    for each in some:
+                        _require_hash(folder / each.name, each.sha256)
+                        self._coming[folder] -= each.n_bytes
 
     @contextmanager
     def _room(self, folder: Path, n_bytes: int) -> Iterator[None]:
@@ -132,22 +129,23 @@ class SnapshotFolder:
                     "snapshot_interval_ms, so that fewer are written in a day."
                 )
             used = _hashes_of(self._read(place, self._names(place)))
-            n_written = 0
+            new: dict[str, SnapshotFile] = {}
             for each in manifest.files:
-                check()
-                if time.monotonic() > deadline:
-                    raise SnapshotFailed(f"it took more than {MAX_UPLOAD_SECONDS:.0f} s")
                 known = there.get(each.sha256)
                 kept = known is not None and (
                     each.sha256 in used or known.age_seconds < _REUSED_SECONDS
                 )
                 if known is None or not kept or known.n_bytes != each.n_bytes:
-                    target = self._path(place, "files", each.sha256)
-                    self._files.put_file(str(folder / each.name), target)
-                    n_written += each.n_bytes
+                    new[each.sha256] = each
+            for some in _portions(new.values()):
+                check()
+                if time.monotonic() > deadline:
+                    raise SnapshotFailed(f"it took more than {MAX_UPLOAD_SECONDS:.0f} s")
+                targets = [self._path(place, "files", each.sha256) for each in some]
+                self._files.put([str(folder / each.name) for each in some], targets)
             self._write_manifest(place, manifest)
             self._delete_unused(place, there)
-            return manifest, n_written
+            return manifest, sum(each.n_bytes for each in new.values())
 
     def _write_manifest(self, place: str, manifest: Manifest) -> None:
         """Writes a manifest if there is no readable one: with equal progress both are right."""
@@ -263,6 +261,28 @@ class SnapshotFolder:
             if name in names and 0 < names[name].n_bytes <= MAX_MANIFEST_BYTES:
                 return decode_manifest(self._files.cat_file(self._path(place, name)), progress)
         return None
+
+
+def _portions(files: Iterable[SnapshotFile]) -> Iterator[list[SnapshotFile]]:
+    """Files that are transferred at a time: a large one, or small ones, whose requests overlap."""
+    some: list[SnapshotFile] = []
+    for each in files:
+        n_bytes = sum(file.n_bytes for file in some) + each.n_bytes
+        if some and (len(some) == _MAX_FILES_AT_ONCE or n_bytes > _MAX_BYTES_AT_ONCE):
+            yield some
+            some = []
+        some.append(each)
+    if some:
+        yield some
+
+
+def _require_hash(path: Path, sha256: str) -> None:
+    """Raises SnapshotFailed if a file that was fetched has another hash; else syncs it."""
+    with path.open("rb") as opened:
+        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+        os.fsync(opened.fileno())
+    if digest != sha256:
+        raise SnapshotFailed(f"{sha256} has other bytes")
 
 
 def _hashes_of(manifests: Mapping[int, Manifest | None]) -> set[str]:
