@@ -5,6 +5,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from heapq import merge
 from random import Random
 
@@ -101,7 +102,7 @@ class Feed(threading.Thread):
             for log, stream in records(seed * 1_000_000 + task * 100_000, settings).items()
         }
         self._heads = {partition: next(stream) for partition, stream in self._streams.items()}
-        self._stopping = threading.Event()
+        self._stopping, self._paused = threading.Event(), threading.Event()
         self._abandoned = False
         self.seconds = seconds
         self.problem: BaseException | None = None
@@ -111,6 +112,13 @@ class Feed(threading.Thread):
     def now_ms(self) -> int:
         """How far event time has come."""
         return START_MS + int(self.seconds * self._speed * 1_000)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Event time stands still, and nothing new is sent."""
+        self._paused.set()
+        yield
+        self._paused.clear()
 
     def stop(self) -> None:
         """Ends it; the broker must be there, for what is on its way is still sent."""
@@ -154,7 +162,7 @@ class Feed(threading.Thread):
         while not self._stopping.is_set() or any(open_.values()):
             if not self._stopping.is_set():
                 now = time.monotonic()
-                self.seconds += now - before
+                self.seconds += 0 if self._paused.is_set() else now - before
                 before = now
                 self._take_due(open_)
             while any(open_.values()):

@@ -45,7 +45,7 @@ RUNNING: Mapping[str, object] = {
     "idle_ms": 1_000,
     "checkpoint_interval_ms": 2_000,
     "session_timeout_ms": SESSION_TIMEOUT_MS,
-    "snapshot_interval_ms": 2_000,
+    "snapshot_interval_ms": 4_000,
 }
 
 
@@ -216,7 +216,8 @@ class Round:
             return found if done else []
 
         found = nodes[0].worker.eventually(documents)
-        truth = self._truth(_positions(found))
+        with self._feed.paused():  # else a slow machine has ever more to compare
+            truth = self._truth(_positions(found))
         self._compare(f"/totals of the workers {when}", merged(found), truth)
 
     def _check_outputs(self) -> None:
