@@ -4,28 +4,34 @@ import argparse
 import asyncio
 import contextlib
 import time
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
-from evaluator.adapters.kafka import read_weights, write_to_weights
+from evaluator.adapters.kafka import Connection, leader_fenced, read_weights, write_to_weights
 from evaluator.cli.arguments import MOST_SHOWN
 from evaluator.cli.exits import UsageError
 from evaluator.cli.wiring import connection_of, warn
 from evaluator.config import Settings
 from evaluator.core.online.events import LIVE, Command
+from evaluator.ports import Fenced, SourceUnusable
 from evaluator.tables import format_table, printable, utc_time
+from evaluator.wire.records import OutputRecord
 from evaluator.wire.weights.checksum import WeightsRefused
 from evaluator.wire.weights.leader_state import (
     STATE_KEY,
     CommandRefused,
+    StateRefused,
     command_key,
     command_model_of,
     command_record,
     emptied_state,
     read_command,
     read_log_record,
+    read_state,
 )
 from evaluator.wire.weights.weights_record import Weights
 
+_MOST_ATTEMPTS: Final = 5
 _HEADER = ("model", "version", "epoch", "status", "of", "event time (UTC)", "evidence", "weights")
 
 
@@ -98,17 +104,26 @@ def roll_back(options: argparse.Namespace, settings: Settings) -> int:
 
 def forget(options: argparse.Namespace, settings: Settings) -> int:
     """`weights forget`."""
-    connection, prefix = connection_of(options.source, settings), settings.topic_prefix
-    published, last_command = _published(options, settings), dict[str, int]()
-    for record in asyncio.run(read_weights(connection, prefix, "weights")):
-        model = None if record.key is None else command_model_of(record.key)
-        if model is not None:
-            with contextlib.suppress(CommandRefused):  # the leader ignores unreadable commands
-                last_command[model] = read_command(record.value).number
-    state = emptied_state(published, last_command) if published else None
-    asyncio.run(write_to_weights(connection, prefix, STATE_KEY, state))
-    print("The state is deleted. Restart the leaders: they learn from the beginning.")
-    return 0
+    connection = connection_of(options.source, settings)
+    for _ in range(_MOST_ATTEMPTS):
+        with contextlib.suppress(Fenced):  # the leader has published meanwhile
+            asyncio.run(_forget(connection, settings))
+            print("The state is deleted. The leader learns from the beginning.")
+            return 0
+    raise SourceUnusable("The leader has published meanwhile; repeat the command.")
+
+
+async def _forget(connection: Connection, settings: Settings) -> None:
+    """Deletes the state; nothing is published while the rest of the topics is read."""
+    prefix, last_command = settings.topic_prefix, dict[str, int]()
+    async with leader_fenced(connection, prefix, settings.group_id) as write:
+        published = _readable(await read_weights(connection, prefix, "weights-log"))
+        for record in await read_weights(connection, prefix, "weights"):
+            model = None if record.key is None else command_model_of(record.key)
+            if model is not None:
+                with contextlib.suppress(CommandRefused):  # the leader ignores unreadable commands
+                    last_command[model] = read_command(record.value).number
+        await write(STATE_KEY, emptied_state(published, last_command) if published else None)
 
 
 def _number() -> int:
@@ -118,7 +133,11 @@ def _number() -> int:
 
 def _published(options: argparse.Namespace, settings: Settings) -> list[dict[str, Any]]:
     connection = connection_of(options.source, settings)
-    records = asyncio.run(read_weights(connection, settings.topic_prefix, "weights-log"))
+    return _readable(asyncio.run(read_weights(connection, settings.topic_prefix, "weights-log")))
+
+
+def _readable(records: Sequence[OutputRecord]) -> list[dict[str, Any]]:
+    """The records of weights; warns of unreadable ones."""
     published, n_unreadable = list[dict[str, Any]](), 0
     for record in records:
         try:
@@ -147,6 +166,27 @@ def _unknown(model: str | None, models: list[str]) -> str:
 
 def _send(options: argparse.Namespace, settings: Settings, model: str, command: Command) -> None:
     connection = connection_of(options.source, settings)
+    replaced = replaced_command(
+        asyncio.run(read_weights(connection, settings.topic_prefix, "weights")), model
+    )
+    if replaced is not None:
+        action = replaced.action.replace("_", "-")
+        warn(
+            f"The {action} sent before ({printable(replaced.reason)}) has not been executed yet: "
+            "this command replaces it."
+        )
     key, value = command_key(model), command_record(command)
     asyncio.run(write_to_weights(connection, settings.topic_prefix, key, value))
     print(f"Sent to the leader of {model!r}: it takes effect once, when the interval ends.")
+
+
+def replaced_command(records: Sequence[OutputRecord], model: str) -> Command | None:
+    """The last command of the model in `weights`, if the leader's state does not have it yet."""
+    values = {record.key: record.value for record in records}
+    try:
+        command = read_command(values[command_key(model)])
+        models = read_state(values[STATE_KEY]).state["models"] if values.get(STATE_KEY) else []
+    except (KeyError, CommandRefused, StateRefused):
+        return None
+    executed = {each["model"]: each["last_command"] for each in models}
+    return command if command.number > executed.get(model, 0) else None

@@ -14,7 +14,7 @@ from evaluator.adapters.kafka.leadership import KafkaLeadership
 from evaluator.adapters.kafka.mapping import KafkaCanonicalSink, KafkaForeignSource
 from evaluator.adapters.kafka.membership import GroupSettings
 from evaluator.adapters.kafka.partitioners import PARTITIONERS
-from evaluator.adapters.kafka.producers import write_to_weights
+from evaluator.adapters.kafka.producers import leader_fenced, write_to_weights
 from evaluator.adapters.kafka.schemas import KafkaAnswers
 from evaluator.adapters.kafka.sink import KafkaSink
 from evaluator.adapters.kafka.source import KafkaSource
@@ -43,6 +43,7 @@ __all__ = [
     "create_topics",
     "group_members",
     "inspect",
+    "leader_fenced",
     "parse_addresses",
     "plan_topics",
     "read_checkpoints",

@@ -1,14 +1,19 @@
 """Producers of single records, of heartbeats, and of the transactions of the leader."""
 
 import asyncio
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka import errors as kafka_errors
 
-from evaluator.adapters.kafka.administration import LARGEST_BATCH, described, leader_topics
+from evaluator.adapters.kafka.administration import (
+    LARGEST_BATCH,
+    described,
+    leader_topics,
+    transactional_id,
+)
 from evaluator.adapters.kafka.aiokafka_internals import (
     fail_batches,
     has_fatal_error,
@@ -47,6 +52,28 @@ async def write_to_weights(
             await producer.send_and_wait(topic, value, key, partition=0)
     finally:
         await close(producer)
+
+
+@asynccontextmanager
+async def leader_fenced(
+    connection: Connection, topic_prefix: str, group_id: str
+) -> AsyncIterator[Callable[[bytes, bytes | None], Awaitable[None]]]:
+    """Fences the leader, and gives a function that writes one record of `weights` in its place.
+
+    No leader publishes anything in between, else the function raises Fenced. The leader continues
+    from the record. Raises SourceUnavailable, SourceUnusable.
+    """
+    publisher = Publisher(connection, transactional_id(topic_prefix, group_id))
+    topic = leader_topics(topic_prefix)["weights"]
+
+    async def write(key: bytes, value: bytes | None) -> None:
+        await publisher.publish([(topic, key, value, ())])
+
+    await publisher.begin()
+    try:
+        yield write
+    finally:
+        await publisher.abandon()
 
 
 class Heartbeats:

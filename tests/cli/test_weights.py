@@ -1,0 +1,88 @@
+"""`weights`: commands that replace others, and a state that is deleted beside a leader."""
+
+import contextlib
+
+import pytest
+
+from evaluator.cli import main, weights
+from evaluator.core.online.events import Command
+from evaluator.ports import Fenced
+from evaluator.wire.records import OutputRecord
+from evaluator.wire.weights.leader_state import (
+    STATE_KEY,
+    command_key,
+    command_record,
+    emptied_state,
+    read_state,
+)
+
+WHERE = "--source=kafka://a:1"
+LAST = {"model": "m", "epoch": 2, "version": 7, "checksum": "x", "event_time_ms": 9}
+
+
+def commanded(number):
+    command = Command(number, "freeze", "a fair")
+    return OutputRecord(command_key("m"), command_record(command))
+
+
+@pytest.mark.parametrize(
+    ("executed", "number", "pending"),
+    [(None, 3, True), (2, 3, True), (3, 3, False), (4, 3, False)],
+)
+def test_a_command_is_replaced_until_the_state_of_the_leader_has_its_number(
+    executed, number, pending
+):
+    records = [commanded(1), commanded(number)]
+    if executed is not None:
+        records.append(OutputRecord(STATE_KEY, emptied_state([LAST], {"m": executed})))
+    found = weights.replaced_command(records, "m")
+    assert (found is not None and found.number == number) == pending
+    assert weights.replaced_command(records, "other") is None
+
+
+@pytest.fixture
+def topics(monkeypatch):
+    """Records of both topics, in memory; by name, as they are now."""
+    records = {"weights": [], "weights-log": []}
+
+    async def read(_connection, _prefix, name):
+        return records[name]
+
+    monkeypatch.setattr(weights, "read_weights", read)
+    monkeypatch.setattr(weights, "read_log_record", lambda _value: LAST)
+    return records
+
+
+def fencing(monkeypatch, topics, n_fenced):
+    """A leader that publishes so often between the fence and the state."""
+    left = iter([True] * n_fenced)
+
+    @contextlib.asynccontextmanager
+    async def leader_fenced(_connection, _prefix, group_id):
+        assert group_id == "g"
+
+        async def write(key, value):
+            if next(left, False):
+                raise Fenced("Another leader has taken leadership.")
+            topics["weights"].append(OutputRecord(key, value))
+
+        yield write
+
+    monkeypatch.setattr(weights, "leader_fenced", leader_fenced)
+
+
+def test_forget_fences_again_if_the_leader_was_faster(monkeypatch, topics, capsys):
+    topics["weights"].append(commanded(3))
+    topics["weights-log"].append(OutputRecord(b"k", b"a record"))
+    fencing(monkeypatch, topics, 4)
+    assert main(["weights", "forget", WHERE, "--set=group_id=g"]) == 0
+    assert "The state is deleted" in capsys.readouterr().out
+    [model] = read_state(topics["weights"][-1].value).state["models"]
+    assert (model["epoch"], model["version"], model["last_command"]) == (2, 7, 3)
+
+
+def test_forget_ends_with_what_to_do_if_the_leader_always_is(monkeypatch, topics, capsys):
+    fencing(monkeypatch, topics, 5)
+    assert main(["weights", "forget", WHERE, "--set=group_id=g"]) == 3
+    assert "repeat the command" in capsys.readouterr().err
+    assert topics["weights"] == []
