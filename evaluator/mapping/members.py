@@ -1,6 +1,8 @@
 """Members of a message: found in a record, replaced by a table, and converted."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from operator import itemgetter
 from typing import Any, Final, Literal
 
 import msgspec
@@ -162,6 +164,10 @@ class Column:
         self.member = member
         self._each = each
         self._gets = [getters[path.steps] for path in member.paths]
+        only = member.paths[0].steps if len(member.paths) == 1 else (0,)
+        self._items = (
+            None if any(isinstance(step, int) for step in only) else [*map(itemgetter, only)]
+        )
         self._add = member.add
         self._convert = converter(member)
         self._plain = PLAIN[member.kind]
@@ -233,6 +239,12 @@ class Column:
             return array if len(picked) == len(array) else [array[at] for at in picked]
         if len(picked) < len(rows):
             rows = [rows[at] for at in picked]
+        if self._items is not None:
+            values: Iterable[Any] = rows
+            for get in self._items:
+                values = map(get, values)
+            with suppress(KeyError, TypeError):  # of a member that is missing, or in no object
+                return list(values)
         if len(self._gets) == 1:
             return list(map(self._gets[0], rows))
         if not self._gets:

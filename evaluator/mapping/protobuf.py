@@ -22,6 +22,7 @@ from google.protobuf import (
 )
 from google.protobuf.message import DecodeError
 
+from evaluator.mapping.field_types import TIMESTAMP, WRAPPERS, require_types
 from evaluator.mapping.framing import HEADER, frame_of
 from evaluator.mapping.log_mapping import LogMapping
 from evaluator.mapping.members import paths_of
@@ -37,10 +38,6 @@ _File = descriptor_pb2.FileDescriptorProto
 _Message = descriptor_pb2.DescriptorProto
 _Field = descriptor_pb2.FieldDescriptorProto
 _WELL_KNOWN: Final = (duration_pb2, struct_pb2, timestamp_pb2, wrappers_pb2)
-_TIMESTAMP: Final = ".google.protobuf.Timestamp"
-_WRAPPERS: Final = {
-    f".google.protobuf.{name}" for name in wrappers_pb2.DESCRIPTOR.message_types_by_name
-}
 Proto = Any
 """A descriptor: the package has no types."""
 Tree = dict[str, "Tree"]
@@ -94,6 +91,8 @@ def reader(mapping: LogMapping) -> Callable[[Record], Any]:
         names = ", ".join(each.removeprefix(".") for each in near)
         raise SchemaUnusable(f"descriptor_set has no message {mapping.message}; it has {names}")
     decode = types.decoder(name, _tree_of(mapping), is_strict=True)
+    with _accepted("descriptor_set has fields without a type"):
+        require_types(mapping, name, types.messages)
 
     def read(record: Record) -> Any:
         value = record.value
@@ -177,7 +176,7 @@ class _Types:
     """The messages and enums of some files."""
 
     def __init__(self, files: Sequence[Proto]) -> None:
-        self._messages: dict[str, tuple[Proto, Proto]] = {}
+        self.messages: dict[str, tuple[Proto, Proto]] = {}
         self._enums: dict[str, dict[int, str]] = {}
         known = [_File.FromString(each.DESCRIPTOR.serialized_pb) for each in _WELL_KNOWN]
         for file in (*files, *known):  # so these have their own fields
@@ -187,7 +186,7 @@ class _Types:
     def _add(self, before: str, messages: Any, enums: Any, file: Proto) -> None:
         for message in messages:
             name = f"{before}.{message.name}"
-            self._messages[name] = (message, file)
+            self.messages[name] = (message, file)
             self._add(name, message.nested_type, message.enum_type, file)
         for enum in enums:
             symbols = {each.number: each.name for each in reversed(enum.value)}
@@ -199,7 +198,7 @@ class _Types:
         Raises SchemaUnusable.
         """
         with _accepted(f"{name[1:]} is not accepted by the protobuf package"):
-            made = _Made(self._messages, self._enums, is_strict=is_strict)
+            made = _Made(self.messages, self._enums, is_strict=is_strict)
             root, text = made.message(name, tree, "m", 0)
             pool = descriptor_pool.DescriptorPool()
             pool.AddSerializedFile(made.file.SerializeToString())
@@ -323,10 +322,10 @@ class _Made:
         text = "{}"
         if inner:
             declared.type_name, text = self.message(kind, inner, at, depth)
-        elif kind == _TIMESTAMP:
+        elif kind == TIMESTAMP:
             declared.type_name, _ = self.message(kind, {"seconds": {}, "nanos": {}}, at, depth)
             text = f"({at}.f1 * 1000000000 + {at}.f2)"
-        elif kind in _WRAPPERS:
+        elif kind in WRAPPERS:
             declared.type_name, _ = self.message(kind, {"value": {}}, at, depth)
             text = f"{at}.f1"
         else:

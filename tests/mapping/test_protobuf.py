@@ -3,7 +3,6 @@
 import json
 import random
 from base64 import b64encode
-from functools import partial
 
 import pytest
 from google.protobuf import descriptor_pb2
@@ -15,12 +14,9 @@ from evaluator.mapping.messages import messages_of
 from evaluator.mapping.outcomes import LeftOut
 from evaluator.mapping.record import Record
 from evaluator.mapping.schemas import Answer
-from evaluator.mapping.stage import Stage
-from evaluator.wire.messages.codec import decode_judgments, decode_rankings
 from evaluator.wire.messages.strict import Malformed
 from tests.mapping.protobuf_world import add_map, add_message, classes_of, framed, new_file
 from tests.mapping.test_framed import GUID, damaged
-from tests.mapping.test_stage import records_of
 
 RANKINGS = """
 [rankings]
@@ -319,6 +315,78 @@ def test_schemas_that_cannot_be_used_are_refused(mapper):
     assert run(Record(payload)).reason == "mapping"  # n is missing
 
 
+TYPES = [
+    (RANKINGS, 'query = "text"', 'query = "raw"', "rankings.query: raw is bytes; needed: text"),
+    (
+        RANKINGS,
+        'query = "text"',
+        'query = "hits"',
+        "query: hits is repeated shop.Hit; needed: text",
+    ),
+    (RANKINGS, 'query = "text"', 'query = "parent"', "query: parent is shop.Serp; needed: text"),
+    (RANKINGS, 'query = "text"', 'query = "labels"', "query: labels is shop.Serp.LabelsEntry; n"),
+    (
+        RANKINGS,
+        'query = "text"',
+        'query = "hits.name"',
+        "hits.name: hits is repeated; needed: an in",
+    ),
+    (
+        RANKINGS,
+        'query = "text"',
+        'query = "hits[0].score"',
+        "hits.0..score is double; needed: text",
+    ),
+    (RANKINGS, 'query = "text"', 'query = "text[0]"', "text is not repeated"),
+    (RANKINGS, 'score = "score"', 'score = "name"', "rows.score: name is string; needed: a number"),
+    (RANKINGS, 'path = "position"', 'path = "score"', "rank: score is double; needed: an integer"),
+    (RANKINGS, 'exposed = "seen"', 'exposed = "sku"', "exposed: sku is uint64; needed: a boolean"),
+    (RANKINGS, '"deep.price"', '"deep.deep"', "price: deep.deep is shop.Deep; needed: a number"),
+    (
+        RANKINGS,
+        'each = "hits"',
+        'each = "hits[0]"',
+        "rows.each: hits.0. is .*shop.Hit; needed: repeated",
+    ),
+    (RANKINGS, 'unit = "us"', 'unit = "iso"', "at is int64; needed: a text in ISO 8601"),
+    (
+        JUDGMENTS,
+        'unit = "ns"',
+        'unit = "ms"',
+        'at is google.protobuf.Timestamp; needed: unit = "ns"',
+    ),
+    (JUDGMENTS, 'node_id = "n"', 'node_id = "at"', "Timestamp; needed: text"),
+    (JUDGMENTS, 'path = "a", table', 'path = "j", add = 1, table', None),
+    (RANKINGS, 'query = "text"', 'query = "hits[0].name"', None),
+    (RANKINGS, 'query = "text"', 'query = "kind"', None),
+    (RANKINGS, 'score = "score"', 'score = "position"', None),
+]
+
+
+def test_a_path_whose_field_never_fits_is_refused_at_the_start(mapper):
+    for text, old, new, expected in TYPES:
+        assert old in text
+        if expected is None:
+            mapper(text.replace(old, new, 1))
+            continue
+        with pytest.raises(MappingRefused, match=expected):
+            mapper(text.replace(old, new, 1))
+
+
+def test_parallel_arrays_are_repeated_fields(mapper):
+    file = shop()
+    add_message(file, "Lists", "string t = 1\nrepeated string ids = 2\nrepeated double s = 3")
+    text = '[rankings]\nformat = "protobuf"\ndescriptor_set = "shop.desc"\nmessage = "shop.Lists"\n'
+    text += 'trace_id = "t"\nnode_id = "t"\n[rankings.rows]\ncandidate_id = "ids"\nscore = "s"\n'
+    mapper(text, file)
+    for old, new, expected in (
+        ('"ids"', '"t"', "candidate_id: t is string; needed: text, repeated"),
+        ('"s"', '"ids"', "score: ids is repeated string; needed: a number, repeated"),
+    ):
+        with pytest.raises(MappingRefused, match=expected):
+            mapper(text.replace(old, new), file)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
@@ -427,36 +495,6 @@ def test_many_elements_are_refused_and_bytes_without_a_name_are_not_decoded(mapp
     deep = mapper(RANKINGS.replace('price = "deep.price"', 'price = "deep.deep.deep.price"'))
     (message,) = deep(Record(good))
     assert "features" not in json.loads(message)
-
-
-def test_damaged_records_are_a_message_left_out_or_a_dead_letter_each(tmp_path):
-    rng, outcomes = random.Random(1), {}
-    (tmp_path / "shop.desc").write_bytes(set_of(SHOP))
-    answers = {"7": answer(), "9": Answer(refused="is unknown to the registry")}
-    worlds = (
-        ("rankings", RANKINGS, serp().SerializeToString(), decode_rankings),
-        ("judgments", JUDGMENTS, click(4).SerializeToString(), decode_judgments),
-        ("rankings", of_registry(RANKINGS), framed(7, serp().SerializeToString()), decode_rankings),
-        ("judgments", of_registry(JUDGMENTS), framed(7, click(4).SerializeToString(), (5,)), decode_judgments),
-    )  # fmt: skip
-    for log, text, value, decoder in worlds:
-        ((_, mapping),) = read_document(text, str(tmp_path / "m.toml")).logs.items()
-        stage = Stage(mapping, max_future_skew_ms=300_000, answers=answers)
-        for _ in range(6):
-            values = [damaged(rng, value) for _ in range(500)]
-            columns = stage.decoded(
-                records_of(*values, log=log), partial(decoder, max_future_skew_ms=300_000)
-            )
-            messages = {offset >> columns.index_bits for offset in columns.offsets.tolist()}
-            letters = [stage.restored(letter) for letter in columns.malformed]
-            refused = {letter.offset for letter in letters}
-            assert len(letters) == len(refused)
-            assert not messages & refused
-            assert len(messages) + len(refused) + columns.n_left_out == 500
-            for letter in letters:
-                assert letter.value == values[letter.offset - 10]
-                outcomes[letter.reason] = outcomes.get(letter.reason, 0) + 1
-    assert outcomes.keys() >= {"decode", "registry", "mapping"}
 
 
 def test_random_schemas_are_used_or_refused(mapper):

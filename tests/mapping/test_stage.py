@@ -1,20 +1,15 @@
 """The stage in front of the decoder: offsets, clocks, the ledger, and dead letters."""
 
 import json
-import random
 from functools import partial
-
-import pytest
 
 from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.types.records import DeadLetter, Outputs
 from evaluator.mapping.document import read_document
 from evaluator.mapping.stage import Stage
-from evaluator.wire.messages.codec import decode_judgments, decode_rankings
+from evaluator.wire.messages.codec import decode_judgments
 from evaluator.wire.messages.staged import restored
 from evaluator.wire.records import KEPT_BYTES, MAX_RECORD_BYTES, Records, packed_headers
-from tests.mapping.test_interpreter import MAPPINGS, mutated, record_of
-from tests.repeats import sized
 
 SKEW_MS = 300_000
 CLICKS = """
@@ -152,50 +147,3 @@ def test_the_letter_of_one_of_several_messages_has_the_message_and_its_index():
     letter = stage.restored(late)
     assert (letter.offset, letter.key, letter.headers) == (10, b"k0", [("index", b"1")])
     assert json.loads(letter.value)["node_id"] == "b"
-
-
-@pytest.mark.parametrize("number", range(len(MAPPINGS)))
-def test_mutated_records_are_all_counted_and_none_ends_the_stage(number):
-    """45,000 records: valid JSON that is odd, and bytes that are cut, doubled or changed."""
-    stage = stage_of(MAPPINGS[number])
-    log = "rankings" if "[rankings]" in MAPPINGS[number] else "judgments"
-    read = {"rankings": decode_rankings, "judgments": decode_judgments}[log]
-    chance, n_messages = random.Random(f"bytes {number}"), 0
-    rounds = sized(10, quick=2)
-    for _ in range(rounds):
-        values = []
-        for _ in range(500):
-            record = mutated(record_of(chance), chance)
-            record = {"after": record.get("data")} if "debezium" in MAPPINGS[number] else record
-            value = bytearray(json.dumps(record).encode())
-            for _ in range(chance.choice([0, 1, 1, 3])):
-                at = chance.randrange(len(value))
-                kind = chance.randrange(4)
-                if kind == 0:
-                    value[at] = chance.randrange(256)
-                elif kind == 1:
-                    del value[at : at + chance.randrange(1, 9)]
-                elif kind == 2:
-                    value[at:at] = value[at : at + chance.randrange(1, 99)]
-                else:
-                    value[at:at] = chance.choice(
-                        [b'"', b"\\", b"[", b"}", b"1e400", b"\0", b"\xc3"]
-                    )
-                if not value:
-                    break
-            values.append(bytes(value))
-        of_records = {
-            "times": [1_769_842_800_000] * 500,
-            "keys": [b'{"session": "k"}'] * 500,
-            "headers": [[("x-kind", b"a")]] * 500,
-        }
-        records = records_of(*values, log=log, **of_records)
-        columns = stage.decoded(records, partial(read, max_future_skew_ms=10**16))
-        offsets = {offset >> columns.index_bits for offset in columns.offsets.tolist()}
-        bad = {letter.offset >> columns.index_bits for letter in columns.malformed}
-        assert not offsets & bad
-        assert len(offsets) + len(bad) + columns.n_left_out == len(values)
-        n_messages += len(columns)
-        for letter in restored(Outputs(dead_letters=columns.malformed), {log: stage}).dead_letters:
-            assert letter.value == values[letter.offset - 10]
-    assert n_messages > 8 * rounds

@@ -471,7 +471,6 @@ OTHERWISE = {
     "mapping/members": "keys of foreign records, in tests/mapping",
     "mapping/progress": "metadata of commits, in tests/mapping",
     "mapping/sampling": "messages that this process has just written",
-    "mapping/shapes": "an example",
     "replay/shards": "results of a replay, in tests/replay/test_merging.py",
     "replay/inspection": "records that are shown, in tests/cli/test_inspect.py",
     "cli/inspection": "results of a replay, in tests/cli/test_inspect.py",
