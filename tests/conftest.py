@@ -1,12 +1,19 @@
 """What all tests share: how they are spread over processes, and how Hypothesis searches."""
 
 import gc
+import os
+import shutil
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from tests import repeats
 from tests.spread import ByFile, put_into_groups
+
+MEMORY = Path("/dev/shm")
+"""Temporary directories are here if there is room: stores and brokers of tests wait for no disk."""
+MEMORY_NEEDED = 6 * 2**30
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -17,6 +24,8 @@ def pytest_configure(config: pytest.Config) -> None:
         "tests", deadline=None, print_blob=True, max_examples=repeats.examples(100)
     )
     settings.load_profile("tests")
+    if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > MEMORY_NEEDED:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
 @pytest.hookimpl(tryfirst=True)

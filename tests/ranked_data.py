@@ -6,7 +6,6 @@ Features are correlated, have units of their own, ties and constants; few candid
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from sklearn import datasets
 
 Query = tuple[np.ndarray, np.ndarray]
 """Features `[n_candidates, n_features]` and grades `[n_candidates]`."""
@@ -33,6 +32,8 @@ def of_table(table: np.ndarray, grades: np.ndarray, *, n: int, most: int, seed: 
 
 def diabetes(n: int = 250) -> Parts:
     """442 patients, 10 features in raw units, of which six depend on each other."""
+    from sklearn import datasets  # slow, and only these tests need it
+
     table, course = datasets.load_diabetes(return_X_y=True, scaled=False)
     grades = np.searchsorted(np.quantile(course, [0.6, 0.8, 0.93]), course, side="right")
     return of_table(table, grades.astype(float), n=n, most=26)
@@ -40,6 +41,8 @@ def diabetes(n: int = 250) -> Parts:
 
 def cancer() -> Parts:
     """569 images, 30 features from 1e-3 to 1e3, ten in three versions; few are relevant."""
+    from sklearn import datasets  # slow, and only these tests need it
+
     table, benign = datasets.load_breast_cancer(return_X_y=True)
     large = (benign == 0) * ((table[:, 0] > 17.5) + 1.0 * (table[:, 0] > 21))
     return of_table(table, large, n=250, most=50)
@@ -47,6 +50,8 @@ def cancer() -> Parts:
 
 def digits() -> Parts:
     """1,797 images of 64 pixels, many of them constant; an 8 is relevant, one in ten."""
+    from sklearn import datasets  # slow, and only these tests need it
+
     table, digit = datasets.load_digits(return_X_y=True)
     return of_table(table, 1.0 * (digit == 8), n=300, most=80)
 

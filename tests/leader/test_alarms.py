@@ -1,6 +1,7 @@
 """Alarms of the leader: killed, fenced and continued, it publishes the same events once each."""
 
 import asyncio
+import functools
 import json
 from random import Random
 
@@ -24,10 +25,15 @@ from tests.leader.test_loop import Mortal
 pytestmark = pytest.mark.slow
 
 WORLD = settled_world(1)
-EVENTS = [
-    {"name": event.name, "series": event.series._asdict(), "time_ms": event.time_ms}
-    for event in watched(batches(WORLD, 0)).events
-]
+
+
+@functools.cache
+def events():
+    """Of one watch that reads it all."""
+    return [
+        {"name": event.name, "series": event.series._asdict(), "time_ms": event.time_ms}
+        for event in watched(batches(WORLD, 0)).events
+    ]
 
 
 @pytest.fixture(autouse=True)
@@ -76,9 +82,9 @@ async def test_events_are_those_of_the_watch_with_and_without_learning(learns):
         series = {each.series for each in one.view.alarms.series}
         assert SERVED in series
         assert one.view.is_leader
-    assert events_in(desk) == EVENTS
+    assert events_in(desk) == events()
     assert [record.key for record in desk.broker.leader.written["alarms"]] == [
-        json.dumps(list(SeriesName(**event["series"]))).encode() for event in EVENTS
+        json.dumps(list(SeriesName(**event["series"]))).encode() for event in events()
     ]
 
 
@@ -94,8 +100,8 @@ async def test_a_leader_that_is_killed_again_and_again_publishes_each_event_once
     last = leader(desk)
     async with desk.working(last):
         await until_watched(desk, last)
-    assert events_in(desk) == EVENTS
-    assert len(desk.broker.leader.written["alarms"]) == len(EVENTS)
+    assert events_in(desk) == events()
+    assert len(desk.broker.leader.written["alarms"]) == len(events())
 
 
 async def test_a_command_is_executed_once_and_written_with_its_tick():
@@ -139,7 +145,7 @@ async def test_other_rules_begin_with_an_empty_past_and_delete_the_former_state(
             await until_watched(desk, two)
     [begun] = [line for line in logs if line["event"] == "alarms_begin_again"]
     assert begun["reason"] == "its settings have changed"
-    assert events_in(desk) == EVENTS  # the same, of the whole log again
+    assert events_in(desk) == events()  # the same, of the whole log again
 
 
 async def test_other_workers_with_the_same_values_keep_the_past():
@@ -156,7 +162,7 @@ async def test_other_workers_with_the_same_values_keep_the_past():
         assert view.tick_end_ms == one.view.alarms.tick_end_ms or view.tick_end_ms is not None
         weeks = {each.series: len(each.weeks) for each in view.series}
     assert weeks[SERVED] == 2
-    assert len(events_in(desk)) == len(EVENTS)
+    assert len(events_in(desk)) == len(events())
 
 
 async def test_a_state_that_cannot_be_read_is_deleted():
@@ -168,7 +174,7 @@ async def test_a_state_that_cannot_be_read_is_deleted():
         async with desk.working(one):
             await until_watched(desk, one)
     assert any(line["event"] == "alarms_begin_again" for line in logs)
-    assert events_in(desk) == EVENTS
+    assert events_in(desk) == events()
 
 
 async def test_a_generation_of_settled_that_begins_counts_from_the_next_whole_hour():
@@ -182,7 +188,7 @@ async def test_a_generation_of_settled_that_begins_counts_from_the_next_whole_ho
             await desk.until(lambda: one.view.counts["records", "query"] == 2 * len(WORLD))
     begun = [line for line in logs if line["event"] == "alarms_generation_begins"]
     assert {line["task"] for line in begun} == {0, 1, 2}
-    assert events_in(desk) == EVENTS  # nothing is counted twice
+    assert events_in(desk) == events()  # nothing is counted twice
 
 
 def read_of(queries, generation, first=0):
