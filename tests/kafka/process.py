@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -15,7 +14,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tests.kafka.broker import _end_with_parent, free_ports
+from tests.kafka.broker import free_ports
+from tests.kafka.forked import Forked, begin
 from tests.oracle.oracle import Settings
 from tests.waiting import PATIENCE_SECONDS, STOP_SECONDS, until
 
@@ -41,6 +41,12 @@ class Process:
         environment["EVALUATOR_HTTP_PORT"] = "0"  # the default one is anybody's
         environment["EVALUATOR_ALARMS"] = "off"  # those tests that need them set them
         with self.out_path.open("wb") as out, self.err_path.open("wb") as err:
+            self._popen: subprocess.Popen | Forked
+            if tuple(python) == (sys.executable, *MODULE):
+                self._popen = Forked(
+                    arguments, out=out, err=err, environment=environment, most_files=most_files
+                )
+                return
             self._popen = subprocess.Popen(
                 [*python, *arguments],
                 stdin=subprocess.DEVNULL,
@@ -48,7 +54,7 @@ class Process:
                 stderr=err,
                 env=environment,
                 start_new_session=True,
-                preexec_fn=partial(_begin, most_files),  # noqa: PLW1509 - as for the broker
+                preexec_fn=partial(begin, most_files),  # noqa: PLW1509 - as for the broker
             )
 
     @property
@@ -196,13 +202,6 @@ class Worker(Process):
 
     def snapshot(self) -> str:
         return f"{self.get('/readyz')}\n{self.get('/status')}\n{self.positions}"
-
-
-def _begin(most_files: int | None) -> None:
-    """In the new process, before its program."""
-    _end_with_parent()
-    if most_files is not None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
 
 
 def state_of(pid: int) -> str:
