@@ -13,12 +13,12 @@ from evaluator.adapters.http import Access, HttpServer, Timeouts
 from evaluator.adapters.http.connections import Connections, busy_during_request
 from tests.adapters.synthetic import FixedViews
 from tests.adapters.test_access import write_pair
+from tests.waiting import PATIENCE_SECONDS, patience
 
 GET = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
 HALF = b"GET /livez HTTP/1.1\r\nHost: x\r\n"
 SOON = Timeouts(head=0.1, busy=0.1, idle=0.1)
-LATE = Timeouts(head=60, busy=60, idle=60)
-DEADLINE_SECONDS = 30
+LATE = Timeouts(*[10 * PATIENCE_SECONDS] * 3)
 
 
 @asynccontextmanager
@@ -33,7 +33,7 @@ async def serving(views=None, *, most=64, timeouts=LATE, access=None):
     )
     await server.start()
     try:
-        async with asyncio.timeout(DEADLINE_SECONDS):
+        async with patience():
             yield server
     finally:
         await server.stop()
@@ -191,7 +191,7 @@ async def test_while_all_are_busy_a_new_connection_is_closed_at_once():
     connections = Connections(most=1, timeouts=LATE)
     await connections.start(web.Server(handler), "127.0.0.1", 0, None)
     port = connections.addresses[0][1]
-    async with asyncio.timeout(DEADLINE_SECONDS):
+    async with patience():
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(GET)
         await begun.wait()

@@ -13,6 +13,7 @@ from evaluator.config.settings import SPECS
 from evaluator.ports import InputHealth
 from tests.faulty_broker import FaultyBroker
 from tests.replay.running import judgment, put, ranking
+from tests.waiting import finished
 
 UNBOUNDED = [name for name, spec in SPECS.items() if spec.kind.accepts.startswith("an integer >=")]
 DIGITS_5000 = "9" * 5_000  # more than Python turns into an integer
@@ -46,7 +47,7 @@ def test_a_worker_takes_a_duration_or_a_count_that_no_float_holds(name):
         views = live.ProcessViews(worker, settings, health=lambda: health)
         text, _ = await views.metrics("")
         worker.stop()
-        await asyncio.wait_for(running, 20)
+        await finished(running)
         return text.decode(), json.dumps(views.status())
 
     metrics, status = asyncio.run(run())

@@ -24,7 +24,7 @@ from tests.kafka.authority import Authority
 
 KAFKA_VERSION = "4.1.1"
 HERE = Path(__file__).parent
-START_SECONDS = 180.0
+START_SECONDS = 600.0
 STOP_SECONDS = 20.0
 PR_SET_PDEATHSIG = 1  # of prctl(2)
 _LIBC = ctypes.CDLL(None)

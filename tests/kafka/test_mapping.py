@@ -14,6 +14,7 @@ from tests.contract.backends import admin, visible
 from tests.kafka.page import output_of
 from tests.kafka.process import Worker
 from tests.tidy.tree import ROOT
+from tests.waiting import finished
 
 pytestmark = pytest.mark.kafka
 
@@ -75,7 +76,7 @@ async def produce(bootstrap, prefix):
 async def dead_letters(bootstrap, topic, n):
     consumer = AIOKafkaConsumer(topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest")
     await consumer.start()
-    found = [await asyncio.wait_for(consumer.getone(), 60) for _ in range(n)]
+    found = [await finished(consumer.getone()) for _ in range(n)]
     await consumer.stop()
     return found
 

@@ -11,7 +11,7 @@ from aiokafka import AIOKafkaProducer
 
 from evaluator.adapters.kafka import Connection
 from tests.kafka.world import World
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 from tests.worker.traffic import SETTINGS
 
 pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("brokers")]
@@ -44,7 +44,7 @@ class Producer:
         self._client = self._call(self._started())
 
     def _call(self, work):
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_SECONDS)
 
     async def _started(self):
         arguments = self._world.connection.arguments()

@@ -29,7 +29,7 @@ class FakeRegistry:
 
     def __enter__(self):
         self._thread.start()
-        self._started.wait(20)
+        self._started.wait()
         return self
 
     def __exit__(self, *exc_info):

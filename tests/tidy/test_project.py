@@ -9,7 +9,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import evaluator
-from tests.tidy.tree import ROOT
+from tests.tidy.tree import ROOT, modules, name_of
 
 PYPROJECT = (ROOT / "pyproject.toml").read_text("utf-8")
 PROJECT = tomllib.loads(PYPROJECT)
@@ -116,6 +116,17 @@ def test_every_exception_from_a_rule_is_argued():
         if re.search(r'"[A-Z]+[0-9]*"', line) and not re.search(r"# \S+", line)
     ]
     assert not bare
+
+
+def test_no_wait_of_a_test_has_a_limit_of_its_own():
+    short = re.compile(r"wait_for\(|\.timeout\(\d|\.result\(\d|started\.wait\(\d")
+    found = [
+        f"{name_of(module)}:{number}: use `finished` or `patience` of tests/waiting.py"
+        for module in modules(ROOT / "tests")
+        for number, line in enumerate(module.read_text("utf-8").splitlines(), 1)
+        if short.search(line) and "re.compile" not in line
+    ]
+    assert found == []
 
 
 def test_every_blanket_exception_in_the_code_is_argued():

@@ -17,6 +17,7 @@ from evaluator.worker.monitoring import (
 )
 from tests.faulty_broker import FaultyBroker
 from tests.replay.running import ranking
+from tests.waiting import finished
 
 MB = 1 << 20
 
@@ -93,5 +94,5 @@ def test_a_worker_looks_at_what_it_holds_with_each_commit(monkeypatch):
     worker = live.new_worker(
         MemorySource(broker), MemorySink(broker), MemoryStateDirectory(), Settings(heartbeats=False)
     )
-    asyncio.run(asyncio.wait_for(worker.run(until_end=True), 20))
+    asyncio.run(finished(worker.run(until_end=True)))
     assert max(seen) > 0
