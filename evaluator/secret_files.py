@@ -25,6 +25,32 @@ def read_secret(path: str, *, most: int = MAX_SECRET_BYTES) -> bytes:
     return content
 
 
+def read_password(path: str, setting: str) -> str:
+    """The password in the file of a setting, without line ends.
+
+    Raises ValueError with a sentence for operators, which has neither the path nor the bytes: both
+    may be the password.
+    """
+    try:
+        password = read_secret(path).decode("utf-8").rstrip("\r\n")
+    except (OSError, ValueError) as error:
+        why = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else reason_of(error)
+        raise ValueError(
+            f"The file of {setting} cannot be read: {why}. Point it to a readable file that holds "
+            "the password alone."
+        ) from None
+    if not password:
+        raise ValueError(
+            f"The file of {setting} is empty. Write the password into it, and nothing else."
+        )
+    return password
+
+
+def reason_of(error: Exception) -> str:
+    """The text of an error without the path of its file."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
 def _non_blocking(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 

@@ -13,7 +13,7 @@ from yarl import URL
 
 from evaluator.mapping.schemas import MAX_SCHEMA_BYTES, Answer
 from evaluator.ports import RegistryUnavailable
-from evaluator.secret_files import MAX_PEM_BYTES, read_secret
+from evaluator.secret_files import MAX_PEM_BYTES, read_password, read_secret
 
 TIMEOUT_SECONDS: Final = 10.0
 """Time of one request."""
@@ -85,11 +85,10 @@ class SchemaRegistry:
         if self._username is None or self._password_file is None:
             return {}
         try:
-            password = read_secret(self._password_file).rstrip(b"\r\n")
-        except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or error
-            raise RegistryUnavailable(f"registry_password_file cannot be read: {why}.") from None
-        login = b64encode(self._username.encode() + b":" + password).decode()
+            password = read_password(self._password_file, "registry_password_file")
+        except ValueError as error:
+            raise RegistryUnavailable(str(error)) from None
+        login = b64encode(f"{self._username}:{password}".encode()).decode()
         return {"Authorization": f"Basic {login}"}
 
     def _tls(self) -> ssl.SSLContext | bool:

@@ -56,7 +56,7 @@ class LeaderAlarms:
         return True
 
     def begin(self, n_tasks: int) -> Mapping[int, int]:
-        """Begins to lead; returns the offsets in `settled` to read from.
+        """Begins the watch as the leader; returns the offsets in `settled` to read from.
 
         A state of other settings, or one that cannot be read, is deleted.
         """
@@ -76,7 +76,7 @@ class LeaderAlarms:
         return state.positions
 
     def resign(self) -> None:
-        """Ends to lead."""
+        """Ends the watch: this process is no longer the leader."""
         self.watch = None
 
     def receive(

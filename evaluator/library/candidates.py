@@ -1,4 +1,4 @@
-"""What else is given of candidates: subtopics and ages; and the details of rankings."""
+"""Further inputs by candidate: subtopics and ages; and the details of rankings."""
 
 import heapq
 from collections.abc import Mapping, Sequence

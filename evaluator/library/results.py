@@ -172,7 +172,7 @@ class Compared(dict[str, dict[str, Paired | None]]):
         return corrected
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each run and measure; what there is none of is None."""
+        """A row for each run and measure; missing values are None."""
         corrected = self.p_holm
         return [
             self._row(name, measure, corrected)

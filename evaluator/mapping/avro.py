@@ -1,8 +1,8 @@
-"""Avro: a schema to a decoder of records. Schemas are of others, so all that they cost is bounded.
+"""Avro: a schema to a decoder of records. Schemas are not trusted, so the cost of each is bounded.
 
 A record has at most MAX_RECORD_BYTES, and each of its values takes at least one byte: types that
-take none are refused but as branches of unions. Recursive types are refused, because the library
-follows them on the stack of C. Times, dates and UUIDs stay the numbers and texts that they are
+take none are accepted as branches of unions only. Recursive types are refused, because the library
+decodes them by recursion in C. Times, dates and UUIDs stay the numbers and texts that they are
 written as; decimals are exact.
 """
 
@@ -59,7 +59,7 @@ def compiled(answer: Answer, mapping: LogMapping) -> Callable[[bytes], Any]:
 
 
 def _cleaned(schema: Any) -> Any:
-    """A schema with the members that decoding needs; of logical types decimals remain."""
+    """A schema with the members that decoding needs; decimals are the only logical types left."""
     if isinstance(schema, list):
         return [_cleaned(each) for each in schema]
     if not isinstance(schema, dict):
@@ -77,7 +77,7 @@ def _cleaned(schema: Any) -> Any:
 
 
 class _Bounds:
-    """Refuses what a record of a schema could cost too much with."""
+    """Refuses schemas whose records could cost too much to decode."""
 
     def __init__(self, names: dict[str, Any]) -> None:
         self._names = names

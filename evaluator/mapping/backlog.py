@@ -1,4 +1,4 @@
-"""Mapped records of one partition that are not written yet, in the order of their offsets."""
+"""The mapped records of one partition that are not written yet, in the order of their offsets."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ Message = tuple[int, Log, str, bytes]
 
 
 class Portion(NamedTuple):
-    """Some records in a row, and the offset and clock after them; lists are in offset order."""
+    """Consecutive records, and the offset and clock after them; lists are in offset order."""
 
     messages: Sequence[Message]
     letters: Sequence[tuple[int, DeadLetter]]
@@ -72,7 +72,7 @@ class Backlog:
 
     @property
     def head_ms(self) -> int:
-        """The clock with the next record that has a timestamp; without one that before."""
+        """The clock after the next record with a timestamp; without one, the current clock."""
         return int(self._clocks[0]) if len(self._clocks) else self._clock_ms
 
     def leads(self, limit_ms: float) -> bool:

@@ -302,7 +302,7 @@ class _Reader:
         return found
 
     def _present(self, table: dict[str, Any], log: Log) -> list[tuple[Path, ...]]:
-        """Lists of paths, of which one each must find something."""
+        """Lists of paths; of each list one path must find something."""
         given, at = table.get("present", []), (log, "present")
         if not isinstance(given, list) or ("present" in table and not given):
             self.refuse(at, f"is {_shown(given)}", '["path", ["path", "or path"], ...]')
@@ -365,7 +365,7 @@ class _Reader:
 
 
 def _meaning_of(table: dict[str, Any], mapping: LogMapping) -> dict[str, Any]:
-    """What the hash is of: the members of a table, and the content of what they name."""
+    """What is hashed: the members of a table, and the files and functions that they name."""
     meaning = {name: value for name, value in table.items() if name not in _PLACES}
     if "function" in table:
         meaning["package"] = _package_of(table["function"])

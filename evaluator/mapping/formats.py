@@ -11,7 +11,7 @@ from evaluator.mapping.record import Record
 from evaluator.mapping.schemas import Answer, FramedDecoder, SchemaUnusable
 
 _PACKAGES: Final = {"avro": ("fastavro",), "protobuf": ("google", "google.protobuf")}
-"""The package of a format, after those that it is in."""
+"""The package of a format, after its parent packages."""
 
 
 def reader_of(mapping: LogMapping, answers: Mapping[str, Answer]) -> Callable[[Record], Any] | None:

@@ -2,7 +2,7 @@
 
 Records wait in a backlog for each partition. Those whose timestamps lead the partition that is
 furthest behind, also one of another member, by more than `max_lead_ms` are not written yet. A
-partition at its end holds no other back, if its end was asked for after these records were read.
+partition at its end delays no other, if its end was requested after these records were read.
 """
 
 import asyncio
@@ -272,7 +272,7 @@ class Mapper:
         return UNLIMITED if behind == UNLIMITED else behind + self._settings.max_lead_ms
 
     async def _write(self) -> bool:
-        """Emits the records that may be written; whether there were any."""
+        """Emits the records that may be written; returns whether there were any."""
         waiting = [each.backlog for each in self.readings.values() if each.backlog is not None]
         limit_ms, self.paused = self._limit_ms(), 0
         if not self._ends_known and any(each.leads(limit_ms) for each in waiting):

@@ -28,7 +28,7 @@ class LeavesOut(Exception):
 
 
 class RecordRefused(Exception):
-    """The record is refused. The detail is a function: it is needed for plain objects only."""
+    """The record is refused. The detail is a function, called for plain objects only."""
 
     def __init__(self, detail: Callable[[], str]) -> None:
         self._detail = detail
@@ -94,7 +94,7 @@ def _in_key(key: bytes | None, steps: Steps) -> Any:
 
 
 def array_in(text: str) -> list[Any] | None:
-    """The array that a text has in JSON; None if it has none."""
+    """The array in a text of JSON; None if the text is anything else."""
     try:
         found = None if too_deep(text.encode()) else msgspec.json.decode(text)
     except ValueError:  # of msgspec, or a lone surrogate

@@ -326,7 +326,7 @@ WRITTEN_NAMES: Final = (
 
 
 def _encoded(message: Message) -> bytes:
-    """The bytes of a message. Raises RecordRefused for NaN and infinities, which JSON has not."""
+    """The bytes of a message. Raises RecordRefused for NaN and infinities, which are not JSON."""
     text = encode(message)
     if b"null" in text and _has_non_finite(message):
         raise RecordRefused(lambda: "a number is not finite")

@@ -21,7 +21,7 @@ Outcome = list[bytes] | LeftOut | Malformed
 
 
 def bounded(messages: Iterable[bytes]) -> list[bytes] | Malformed:
-    """The messages, or the refusal of too many, which are not made then."""
+    """The messages; Malformed as soon as they are too many or too large."""
     found: list[bytes] = []
     n_bytes = 0
     for message in messages:

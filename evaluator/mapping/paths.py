@@ -86,7 +86,7 @@ def walked(value: Any, steps: Sequence[Step]) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A decoded value for an operator: short scalars as they are, all else by its kind."""
+    """A decoded value for an operator: a short scalar as it is, any other value by its kind."""
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list):

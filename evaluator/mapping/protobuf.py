@@ -113,7 +113,7 @@ def reader(mapping: LogMapping) -> Callable[[Record], Any]:
 
 @contextmanager
 def _accepted(otherwise: str) -> Iterator[None]:
-    """Makes any error of the package one of the schema."""
+    """Converts any error of the package to SchemaUnusable."""
     try:
         yield
     except SchemaUnusable:
@@ -234,7 +234,7 @@ def _key(value: Any) -> str:
 class _Made:
     """The message types of one decoder, and the expressions that read them.
 
-    A field has its number as its name, so that no name of others is in an expression.
+    A field has its number as its name, so that no name of a schema is in an expression.
     """
 
     def __init__(

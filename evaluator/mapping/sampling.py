@@ -52,7 +52,7 @@ class SampleReport:
     """Maps records one by one and counts what they become.
 
     Args:
-        mappings: of the foreign topics; the other one has messages.
+        mappings: of the foreign topics; the other topic has messages.
         topics: their names.
         partitioners: those that may have placed the keys; none for files.
         answers: the schemas by id.

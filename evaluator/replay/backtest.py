@@ -1,4 +1,4 @@
-"""Backtest of alarms: what some settings would have done over settled queries of the past.
+"""Backtest of alarms: the alarms that some settings would have raised on past settled queries.
 
 The history is watched once as it was. Then drops are added to it: copies of each series continue
 from some times on with values that are lower by the same amount, until an alarm begins.

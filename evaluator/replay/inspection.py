@@ -58,7 +58,7 @@ class Evidence:
     cut: bool = False  # one of them has MAX_KEPT
 
     def is_full(self, kept: Sized) -> bool:
-        """Whether *kept*, one of the collections, takes no more; the report then says that."""
+        """Whether *kept*, one of the collections, is full; the report then mentions it."""
         self.cut = self.cut or len(kept) >= MAX_KEPT
         return len(kept) >= MAX_KEPT
 

@@ -86,7 +86,7 @@ class Merge:
         ]
 
     def commands(self) -> list[bytes]:
-        """The executed commands to alarms of all directories, once each, in their order."""
+        """The executed alarm commands of all directories, each once, directory by directory."""
         return list(dict.fromkeys(chain(*(shard.lines(ALARM_COMMANDS) for shard in self.shards))))
 
     def write(

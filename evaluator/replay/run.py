@@ -100,7 +100,7 @@ class ReplayRules:
         return {**document, "third_party_measures": self.measures.origins}
 
     def for_files(self) -> FileRules:
-        """What the files depend on beside their rows."""
+        """What the files depend on besides their rows."""
         return FileRules(
             settings=self.as_document(),
             meaning=self.meaning,

@@ -121,6 +121,9 @@ async def test_the_login_is_read_at_every_request(fake, tmp_path):
     registry = SchemaRegistry(fake.url, username="shop", password_file=str(file))
     with pytest.raises(RegistryUnavailable, match="registry_password_file cannot be read"):
         await registry.answer(number)
+    file.write_text("\n")
+    with pytest.raises(RegistryUnavailable, match=r"registry_password_file is empty\. Write"):
+        await registry.answer(number)
     file.write_text("wrong")
     with pytest.raises(RegistryUnavailable, match="refuses the login") as refused:
         await registry.answer(number)

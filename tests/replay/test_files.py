@@ -9,7 +9,7 @@ import cramjam
 import pytest
 
 from evaluator.adapters import files
-from evaluator.adapters.files import FileRange, Lines, find_logs, logs, streams
+from evaluator.adapters.files import FileRange, Lines, find_logs, streams
 from evaluator.ports import UNKNOWN_END, SourceAmbiguous, SourceUnusable
 from evaluator.wire.records import KEPT_BYTES
 
@@ -104,7 +104,7 @@ async def test_a_batch_holds_no_more_records_than_asked_for(write, size):
 
 
 async def test_a_batch_of_long_lines_ends_early(write, monkeypatch):
-    monkeypatch.setattr(logs, "MAX_BATCH_BYTES", 100)
+    monkeypatch.setattr(streams, "MAX_BATCH_BYTES", 100)
     monkeypatch.setattr(streams, "BLOCK_BYTES", 50)
     found = await batches(write("rankings.ndjson", (b"x" * 39 + b"\n") * 10))
     assert len(found) > 1

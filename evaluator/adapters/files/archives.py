@@ -14,13 +14,12 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from evaluator.adapters.files.logs import MAX_BATCH_BYTES, MAX_PARTITIONS, NAMES
+from evaluator.adapters.files.logs import MAX_PARTITIONS, NAMES
 from evaluator.adapters.files.parquet import StoredRecord, read_parquet
 from evaluator.adapters.files.remote import file_system, reason_of
 from evaluator.adapters.files.streams import (
-    MAX_KEPT_LINE_BYTES,
-    Lines,
-    blocks,
+    MAX_BATCH_BYTES,
+    batches_of,
     open_stream,
     records_of,
 )
@@ -236,18 +235,7 @@ class ArchiveRange:
         """The lines of a fetched object in batches."""
         stream = open_stream(path, path.stat().st_size)
         try:
-            pending: list[bytes] = []
-            n_bytes = 0
-            lines = Lines(max_line_bytes=MAX_KEPT_LINE_BYTES)
-            for block in blocks(stream, of.path):
-                pending += lines.feed(block)
-                n_bytes += len(block)
-                while len(pending) >= max_records or n_bytes >= MAX_BATCH_BYTES:
-                    yield pending[:max_records]
-                    pending, n_bytes = pending[max_records:], 0
-            pending += lines.finish()
-            for first in range(0, len(pending), max_records):
-                yield pending[first : first + max_records]
+            yield from batches_of(stream, of.path, max_records)
         finally:
             stream.close()
 

@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from evaluator.adapters.files.streams import (
-    MAX_KEPT_LINE_BYTES,
-    Lines,
     Stream,
-    blocks,
+    batches_of,
     open_stream,
     records_of,
     size_of,
@@ -23,8 +21,6 @@ from evaluator.core.types.records import LOGS, Log
 from evaluator.ports import UNKNOWN_END, Partition, SourceAmbiguous, SourceUnusable
 from evaluator.wire.records import MAX_MESSAGE_BYTES, Records
 
-MAX_BATCH_BYTES: Final = 16 << 20
-"""A batch ends at about this much text, even with fewer records than requested."""
 MAX_PARTITIONS: Final = 10_000
 
 NAMES: Final[Mapping[Log, str]] = {log: log for log in LOGS}
@@ -108,22 +104,8 @@ class FileRange:
         self._streams.clear()
 
     def _batches(self, key: Partition, max_records: int) -> Iterator[list[bytes]]:
-        path = self._files[key]
-        pending: list[bytes] = []
-        pending_bytes = 0
         with self._stream(key) as stream:
-            lines = Lines(max_line_bytes=MAX_KEPT_LINE_BYTES)
-            for block in blocks(stream, path):
-                pending += lines.feed(block)
-                pending_bytes += len(block)
-                full = len(pending) - len(pending) % max_records
-                if pending_bytes >= MAX_BATCH_BYTES:
-                    full, pending_bytes = len(pending), 0
-                if full:
-                    yield from _slices(pending[:full], max_records)
-                    pending = pending[full:]
-            pending += lines.finish()
-            yield from _slices(pending, max_records)
+            yield from batches_of(stream, self._files[key], max_records)
 
     @contextlib.contextmanager
     def _stream(self, key: Partition) -> Iterator["Stream"]:
@@ -134,11 +116,6 @@ class FileRange:
             stream.close()
             self._streams.pop(key, None)
             self._finished_bytes += self._sizes[key]
-
-
-def _slices(lines: list[bytes], size: int) -> Iterator[list[bytes]]:
-    for start in range(0, len(lines), size):
-        yield lines[start : start + size]
 
 
 def find_logs(directory: Path, of: Mapping[Log, str] = NAMES) -> dict[Partition, Path]:

@@ -148,7 +148,7 @@ class SnapshotFolder:
             return manifest, sum(each.n_bytes for each in new.values())
 
     def _write_manifest(self, place: str, manifest: Manifest) -> None:
-        """Writes a manifest if there is no readable one: with equal progress both are right."""
+        """Writes a manifest unless there is a readable one: of equal progress both are valid."""
         target = self._path(place, manifest_name(manifest.progress))
         value = encode_manifest(manifest)
         try:

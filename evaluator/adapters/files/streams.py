@@ -15,6 +15,8 @@ from evaluator.ports import SourceUnusable
 from evaluator.wire.records import MAX_MESSAGE_BYTES, Records
 
 BLOCK_BYTES: Final = 1 << 20
+MAX_BATCH_BYTES: Final = 16 << 20
+"""A batch ends at about this much text, even with fewer records than requested."""
 MAX_KEPT_LINE_BYTES: Final = 16 << 20
 """A longer line is truncated; it is oversize in any case."""
 
@@ -195,6 +197,25 @@ class Lines:
         if len(text) > self._max:
             lines = [line[: self._max] for line in lines]
         return lines
+
+
+def batches_of(stream: Stream, path: Path | str, max_records: int) -> Iterator[list[bytes]]:
+    """The lines of a file in batches. Raises SourceUnusable if it is damaged."""
+    pending: list[bytes] = []
+    n_bytes = 0
+    lines = Lines(max_line_bytes=MAX_KEPT_LINE_BYTES)
+    for block in blocks(stream, path):
+        pending += lines.feed(block)
+        n_bytes += len(block)
+        full = len(pending) - len(pending) % max_records
+        if n_bytes >= MAX_BATCH_BYTES:
+            full, n_bytes = len(pending), 0
+        for first in range(0, full, max_records):
+            yield pending[first : min(first + max_records, full)]
+        pending = pending[full:]
+    pending += lines.finish()
+    for first in range(0, len(pending), max_records):
+        yield pending[first : first + max_records]
 
 
 def records_of(

@@ -11,7 +11,7 @@ from pathlib import Path
 import structlog
 
 from evaluator.ports import RequestRefused
-from evaluator.secret_files import read_secret, require_readable
+from evaluator.secret_files import read_secret, reason_of, require_readable
 
 MIN_TOKEN_CHARS = 16
 
@@ -62,9 +62,9 @@ class Access:
                 self._token()
             except (OSError, ValueError) as error:
                 raise HttpUnusable(
-                    f"the file named by http_token_file cannot be used: {_why(error)}. Write one "
-                    f"line of at least {MIN_TOKEN_CHARS} visible ASCII characters to it, e.g. the "
-                    "output of `openssl rand -hex 32`."
+                    f"the file named by http_token_file cannot be used: {reason_of(error)}. Write "
+                    f"one line of at least {MIN_TOKEN_CHARS} visible ASCII characters to it, e.g. "
+                    "the output of `openssl rand -hex 32`."
                 ) from None
         if self._certfile is None or self._keyfile is None:
             return None
@@ -74,8 +74,8 @@ class Access:
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             raise HttpUnusable(
                 f"http_tls_certfile {self._certfile} and http_tls_keyfile {self._keyfile} cannot "
-                f"be used: {_why(error)}. Name a certificate chain and its key without a password, "
-                "both in PEM."
+                f"be used: {reason_of(error)}. Name a certificate chain and its key without a "
+                "password, both in PEM."
             ) from None
         return self._context
 
@@ -91,7 +91,7 @@ class Access:
             token = self._token()
         except (OSError, ValueError) as error:
             if self._token_is_readable:
-                log.warning("http_token_unusable", error=_why(error))
+                log.warning("http_token_unusable", error=reason_of(error))
             self._token_is_readable = False
             return False
         self._token_is_readable = True
@@ -107,7 +107,7 @@ class Access:
             self._loaded(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH))
             self._loaded(self._context)
         except (OSError, ValueError) as error:
-            log.warning("http_certificate_unusable", error=_why(error))
+            log.warning("http_certificate_unusable", error=reason_of(error))
             return
         log.info("http_certificate_renewed")
 
@@ -152,7 +152,3 @@ def _presented(authorization: str) -> bytes:
         with contextlib.suppress(binascii.Error, ValueError):
             return base64.b64decode(rest, validate=True).partition(b":")[2]
     return b""
-
-
-def _why(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -1,7 +1,7 @@
 """What is wrong with a process, one sentence each, at the limits of the alerts.
 
-An alert of Prometheus looks at all workers and waits before it fires; a problem is of this process
-and now. Both have the same name, severity and runbook.
+An alert of Prometheus covers all workers and waits before it fires; a problem is one of this
+process, at this moment. Both have the same name, severity and runbook.
 """
 
 from collections import deque

@@ -14,7 +14,7 @@ from evaluator.adapters.kafka.aiokafka_internals import connect_once
 from evaluator.adapters.kafka.errors import closed_by_broker, describe, translated
 from evaluator.core.types.records import Log
 from evaluator.ports import SourceUnavailable, SourceUnusable
-from evaluator.secret_files import MAX_PEM_BYTES, read_secret, require_readable
+from evaluator.secret_files import MAX_PEM_BYTES, read_password, read_secret, require_readable
 
 MAX_HOST_CHARS: Final = 253  # of a name in the DNS
 CLIENT_ID: Final = "evaluator"
@@ -153,25 +153,12 @@ class Connection:
             ) from error
 
     def _password(self) -> str | None:
-        """The password. Errors do not name its file, because the name may be the password."""
         if self.sasl_password_file is None:
             return None
         try:
-            password = read_secret(self.sasl_password_file).decode("utf-8").rstrip("\r\n")
-        except (OSError, ValueError) as error:
-            # The text of a decoding error has the bytes of the password.
-            undecoded = isinstance(error, UnicodeDecodeError)
-            reason = "not UTF-8 text" if undecoded else getattr(error, "strerror", None) or error
-            raise SourceUnusable(
-                f"The file of sasl_password_file cannot be read: {reason}. Point it to a readable "
-                "file that holds the password alone."
-            ) from None
-        if not password:
-            raise SourceUnusable(
-                "The file of sasl_password_file is empty. Write the password into it, and nothing "
-                "else."
-            )
-        return password
+            return read_password(self.sasl_password_file, "sasl_password_file")
+        except ValueError as error:
+            raise SourceUnusable(str(error)) from None
 
 
 def _digest(name: str | None) -> bytes | None:

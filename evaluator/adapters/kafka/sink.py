@@ -90,14 +90,12 @@ class KafkaSink:
         connection: Connection,
         *,
         topic_prefix: str = "",
-        compression: str | None = "zstd",
         stop_timeout_seconds: float = STOP_TIMEOUT_SECONDS,
     ) -> None:
         self.refused = 0
         self._connection = connection
         self._inputs = list(input_topics(topic_prefix, connection).values())
         self._topics: dict[Output, str] = {each: f"{topic_prefix}{each}" for each in WRITTEN}
-        self._compression = compression
         self._stop_timeout_seconds = stop_timeout_seconds
         self._producer: _Producer | None = None
         self._producing = asyncio.Lock()
@@ -302,7 +300,7 @@ class KafkaSink:
             self._connection,
             close_timeout_seconds=CLOSE_TIMEOUT_SECONDS,
             enable_idempotence=True,
-            compression_type=self._compression,
+            compression_type="zstd",
             max_batch_size=BATCH_BYTES,
             request_timeout_ms=REQUEST_TIMEOUT_MS,
         )

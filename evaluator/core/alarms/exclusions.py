@@ -39,7 +39,7 @@ class Exclusions:
         return sum(of.by_operator for of in self.ranges) >= MAX_RANGES
 
     def forbids(self, hour: int) -> bool:
-        """Whether no alarm begins in an hour, of any window, also one that lies mostly before."""
+        """Whether no alarm may begin in an hour, of whichever window."""
         return any(of.by_operator and of.first <= hour < of.end for of in self.ranges)
 
     def expire(self, hour: int) -> None:

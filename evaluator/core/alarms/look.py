@@ -140,7 +140,7 @@ def _day_before(hours: Sequence[Hour]) -> float:
 
 
 def _skew(z: float, reference: Reference, n: int, error: float) -> float:
-    """Further standard errors, as means of values close to 1 have a longer tail below."""
+    """Additional standard errors: means of values close to 1 have a longer lower tail."""
     mean, chance = reference.mean, reference.variance / n
     variance = max(mean * (1 - mean), 1e-3)
     share = sqrt(chance) / error

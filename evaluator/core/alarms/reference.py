@@ -67,7 +67,7 @@ def constant_reference(constant: float, variance: float, rules: AlarmRules) -> R
 
 
 def weeks_of_reference(good: Sequence[int]) -> Sequence[int]:
-    """The weeks to use of the usable ones, oldest first; [] of fewer than two."""
+    """The usable weeks that are taken, oldest first; [] if there are fewer than two."""
     if len(good) < 2:
         return []
     n_used = min(4, max(2, len(good) - 1))

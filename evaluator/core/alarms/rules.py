@@ -22,7 +22,6 @@ CONSTANT: Final = 1.2
 CAUTION: Final = NormalDist().inv_cdf(0.9)
 MIN_VARIANCE: Final = 1e-4
 MIN_CONSTANT_QUERIES: Final = 100
-MIN_WEEK_QUERIES: Final = 27
 _LOOKS: Final = 3
 _FLOOR_SHARE: Final = 0.3
 

@@ -183,7 +183,7 @@ class AlarmSeries:
         return constant_reference(self._constant, variance, self._rules)
 
     def _variance(self, sums: HourlySums, hour: int) -> float | None:
-        """The variance of one query of the week up to *hour*; None of too few queries."""
+        """The variance of one query of the week up to *hour*; None if it has too few queries."""
         hours = range(hour, hour - WEEK_HOURS, -1)
         total = total_of(sums.of(each) for each in hours if each not in self.exclusions)
         if total.queries < MIN_CONSTANT_QUERIES:
@@ -311,7 +311,7 @@ class AlarmSeries:
         }
 
     def changed_days(self) -> dict[str, dict[str, list[int]]]:
-        """The sums of the days that changed since the last call; {} of one without sums."""
+        """The sums of the days that changed since the last call; {} for a day without sums."""
         changed = dict[str, dict[str, list[int]]]()
         for name, of in self.sums.items():
             changed |= {_part(name, day): of.day(day) for day in sorted(of.changed_days)}

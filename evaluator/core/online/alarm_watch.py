@@ -122,7 +122,7 @@ class AlarmWatch:
     ) -> None:
         """Adds the next records of some tasks; *result* gets the changes of closed ticks.
 
-        Of a task whose records are missing, or which counts from 0 again, queries count from the
+        If records of a task are missing, or it counts from 0 again, its queries count from the
         next whole hour.
         """
         for record in records:
@@ -296,7 +296,7 @@ class AlarmWatch:
     def command(self, command: AlarmCommand) -> None:
         """Executes a command at the end of the open tick, or at its own tick if that is later.
 
-        A command that was executed before, or one too many, is ignored.
+        A command that was executed before, or that exceeds the limit, is ignored.
         """
         if command.id not in self._executed and len(self._commands) < MAX_COMMANDS:
             self._commands[command.id] = command

@@ -29,7 +29,7 @@ class Carrier(NamedTuple):
 def carriers_of(segments: Sequence[Sequence[Carrier]], change: float) -> tuple[Carrier, ...]:
     """The carriers of a drop, from the levels of each segment and the *change* of the whole.
 
-    Where the levels of a segment have all queries, what they leave is the change of mix.
+    If every query has a level of the segment, the unexplained rest is the change of mix.
     """
     best, most = list[Carrier](), 0.0
     for levels in segments:

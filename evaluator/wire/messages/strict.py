@@ -17,7 +17,7 @@ MessageT = TypeVar("MessageT", bound=Message)
 
 
 class Malformed(NamedTuple):
-    """A malformed value: one of the seven reasons, and a text for operators."""
+    """A malformed value: the reason, and a text for operators."""
 
     reason: str
     detail: str

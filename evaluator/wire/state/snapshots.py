@@ -1,7 +1,7 @@
 """Manifests of snapshots: the files of the store of a task, by their hashes.
 
-Whoever can write to the place of snapshots can write a manifest, so nothing of it is trusted: the
-names are those of a store, without folders, and every list and size has a limit.
+Any writer to the folder of snapshots can write a manifest, so its content is not trusted: names are
+those of files of a store, without folders, and every list and size has a limit.
 """
 
 import re
