@@ -149,6 +149,7 @@ def leader(options: argparse.Namespace, settings: Settings) -> int:
         )
     leader = _leader_of(connection_of(options.source, settings), settings)
     views = ProcessViews(None, settings, leader=leader)
+    tune_interpreter()
     return asyncio.run(serve(leader.run, leader.stop, views, settings, options))
 
 

@@ -20,9 +20,9 @@ from evaluator.core.online.online_learner import IntervalResult, OnlineLearner
 from evaluator.core.online.ordered_merge import OrderedMerge, SettledGap, SettledQuery
 from evaluator.core.online.rules import Rules
 from evaluator.core.types.records import WatermarkRecord
-from evaluator.leader.alarms import LeaderAlarms, Read
+from evaluator.leader.alarms import LeaderAlarms
 from evaluator.ports import Fenced, Leadership, SettledRecords, SourceUnavailable, SourceUnusable
-from evaluator.wire.outputs.settled import SettledUnreadable, decode_settled
+from evaluator.wire.outputs.settled import SettledUnreadable, WatchedReader, decode_settled
 from evaluator.wire.reading import refused_as
 from evaluator.wire.records import OutputRecord
 from evaluator.wire.weights.checksum import WeightsRefused
@@ -80,7 +80,9 @@ class Leader:
     ) -> None:
         self._leadership = leadership
         self._measures = measures
-        self._watched = alarms.rules.watched(measures) if alarms and rules is None else None
+        self._reader: WatchedReader | None = None  # while training data is not needed
+        if alarms is not None and rules is None:
+            self._reader = WatchedReader(alarms.rules.watched(measures))
         self._rules = rules
         self._alarms = alarms
         self._leads = False
@@ -251,8 +253,7 @@ class Leader:
         if not self._leads:
             return
         own_fingerprint = writer.input_fingerprint.encode()
-        read: list[SettledQuery | tuple[int, WatermarkRecord]] = []
-        watched: list[Read] = []
+        own: list[tuple[int, str, bytes]] = []
         next_generation: tuple[str, int] | None = None  # and its first offset
         names = {of: of.decode(errors="replace") for of in set(records.generations)}
         columns = records.offsets, records.values, records.fingerprints, records.generations
@@ -267,12 +268,14 @@ class Leader:
                 break
             if not is_own or name != known[-1]:
                 self._counts["records", "foreign"] += 1
-            elif (record := self._decode(value, task, offset)) is not None:
-                read.append(record)
-                watched.append((offset, name, record))
+            else:
+                own.append((offset, name, value))
+        found_of = zip(own, self._decode_all(own, task), strict=True)
+        watched = [(at, name, record) for (at, name, _), record in found_of if record is not None]
         if self._alarms is not None and (found := self._alarms.receive(task, watched)):
             await self._leadership.publish(found)
         if learner is not None:
+            read = [record for _, _, record in watched]
             await self._learn(learner, task, read, next_generation)
 
     async def _learn(
@@ -302,13 +305,28 @@ class Leader:
             last = replace(self._last_state, generations=writer.generations)
             await self._begin(last.in_generation(task, name, offset), new_epoch=True)
 
+    def _decode_all(
+        self, own: Sequence[tuple[int, str, bytes]], task: int
+    ) -> Sequence[SettledQuery | tuple[int, WatermarkRecord] | None]:
+        if self._reader is not None and own:
+            offsets, _, values = zip(*own, strict=True)
+            found = self._reader.many(values, offsets)
+            if found is not None and _task_of(found[0]) == task:
+                n = sum(isinstance(record, SettledQuery) for record in found)
+                self._counts["records", "query"] += n
+                self._counts["records", "watermark"] += len(found) - n
+                return found
+        return [self._decode(value, task, offset) for offset, _, value in own]
+
     def _decode(
         self, value: bytes, task: int, offset: int
     ) -> SettledQuery | tuple[int, WatermarkRecord] | None:
         try:
-            record = decode_settled(value, self._measures, self._watched, offset=offset)
-            of_task = record.task if isinstance(record, SettledQuery) else record[0]
-            if of_task != task:
+            if self._reader is None:
+                record = decode_settled(value, self._measures, offset=offset)
+            else:
+                record = self._reader(value, offset)
+            if (of_task := _task_of(record)) != task:
                 raise SettledUnreadable(f"a record of task {of_task} in partition {task}")
         except SettledUnreadable as error:
             self._counts["records", "unreadable"] += 1
@@ -353,6 +371,10 @@ class Leader:
                 models=learner.views(),
             )
         self.view = view
+
+
+def _task_of(record: SettledQuery | tuple[int, WatermarkRecord]) -> int:
+    return record.task if isinstance(record, SettledQuery) else record[0]
 
 
 def _is_usable(model: str, value: bytes) -> bool:

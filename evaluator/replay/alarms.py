@@ -17,7 +17,7 @@ from evaluator.core.online.ordered_merge import SettledQuery
 from evaluator.core.online.watched import AlarmCommand, WatchRules
 from evaluator.replay.results import ResultDirectory, SortKey
 from evaluator.wire.alarms.records import command_record, event_record
-from evaluator.wire.outputs.settled import decode_settled
+from evaluator.wire.outputs.settled import WatchedReader
 from evaluator.wire.records import OutputRecord
 
 ALARMS: Final = "alarms.ndjson"
@@ -97,8 +97,7 @@ class AlarmReplay:
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self._rules = rules
-        self._measures = measures
-        self._watched = rules.watched(measures)
+        self._read = WatchedReader(rules.watched(measures))
         self._commands = commands
         self._tick = TickSums(rules)
         self._watermarks_ms: list[int] = []
@@ -108,7 +107,7 @@ class AlarmReplay:
     def collect(self, results: ResultDirectory, settled: Sequence[OutputRecord]) -> None:
         """Adds the next records of one task."""
         for record in settled:
-            query = decode_settled(record.value, self._measures, self._watched)
+            query = self._read(record.value)
             if isinstance(query, SettledQuery):
                 self.add(results, query)
 

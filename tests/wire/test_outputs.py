@@ -40,7 +40,7 @@ from evaluator.wire.outputs.encoding import (
     window_row,
 )
 from evaluator.wire.outputs.output_models import Settled
-from evaluator.wire.outputs.settled import SettledUnreadable, decode_settled
+from evaluator.wire.outputs.settled import SettledUnreadable, WatchedReader, decode_settled
 from evaluator.wire.outputs.sizes import MAX_OFFERED_BYTES
 from evaluator.wire.records import OutputRecord
 from tests.repeats import examples
@@ -404,16 +404,28 @@ def test_what_a_ranking_states_follows_the_values_and_its_levels_the_variant():
     assert query.logged == LoggedQuery(0b101, {"a": (3, 0.5)})
     assert decode_settled(second.value[:-1] + b',"sources":{}}', DEFAULT).logged.exposed == 0
     assert decode_settled(third.value[:-1] + b',"sources":{}}', DEFAULT).logged is None
+    read = WatchedReader({"top1": "top1"})
     for record in (first, second, third, silent):
         whole = decode_settled(record.value[:-1] + b',"sources":{"a":1}}', DEFAULT)
         units = {of: {"top1": each["top1"]} for of, each in whole.units.items()}
-        seen = decode_settled(record.value, DEFAULT, {"top1": "top1"}, offset=7)
-        assert seen == whole._replace(
+        assert read(record.value, 7) == whole._replace(
             units=units, offset=7, n_bytes=len(record.value), logged=None, sources={},
             candidate_ids=(),
         )  # fmt: skip
     with pytest.raises(SettledUnreadable):
-        decode_settled(first.value.replace(b":0.5,", b":null,"), DEFAULT, {"top1": "top1"})
+        read(first.value.replace(b'"top1":1.0', b'"top1":null'))
+    values = [first.value, encode_watermark(WatermarkRecord(9, 1), task=3)[0].value, second.value]
+    assert read.many(values, [4, 5, 6]) == list(map(read, values, [4, 5, 6]))
+    apart = b'{"n":1,"task":3,"watermark_ms":1}'
+    for others in (
+        [b'{"n":1,\n"task":3}\n' + apart, b""],  # two lines that are not two records
+        [first.value.replace(b'"task":3', b'"task":2')],
+        [b'{"n":1,"task":3}'],
+        [b'{"n":1}'],
+        [b"\xff"],
+        [apart[:-1] + b',"x":' + 65 * b"[" + 65 * b"]" + b"}"],
+    ):
+        assert read.many([*values, *others], range(len(values) + len(others))) is None
 
 
 def test_an_evaluation_has_its_levels_before_its_revision():

@@ -1,7 +1,7 @@
 """Decoding of records of `settled`: settled queries and watermark records."""
 
-from collections.abc import Mapping
-from typing import Annotated, Final
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final
 
 import msgspec
 import numpy as np
@@ -11,7 +11,7 @@ from evaluator.core.online.ordered_merge import NO_FEATURES, SettledQuery
 from evaluator.core.types.candidates import CandidateKind, Described, Graph
 from evaluator.core.types.records import FloatArray, LoggedQuery, WatermarkRecord
 from evaluator.wire.messages.models import MAX_GRADE
-from evaluator.wire.reading import Count, Reader, refused_as
+from evaluator.wire.reading import UNREADABLE, Count, Reader, refused_as, too_deep
 
 MAX_SETTLED_BYTES: Final = 16 << 20
 _CANNOT: Final = "a record of settled cannot be read"
@@ -79,9 +79,6 @@ class _Record(_Query):
 _read: Final[Reader[_Record]] = Reader(
     _Record, SettledUnreadable, _CANNOT, max_bytes=MAX_SETTLED_BYTES
 )
-_read_values: Final[Reader[_Query]] = Reader(
-    _Query, SettledUnreadable, _CANNOT, max_bytes=MAX_SETTLED_BYTES
-)
 _read_place: Final[Reader[_Place]] = Reader(
     _Place, SettledUnreadable, _CANNOT, max_bytes=MAX_SETTLED_BYTES
 )
@@ -99,39 +96,92 @@ def place_of(value: bytes) -> tuple[int, str, str] | None:
 
 
 def decode_settled(
-    value: bytes,
-    measures: MeasureSet,
-    watched: Mapping[str, str] | None = None,
-    *,
-    offset: int = -1,
+    value: bytes, measures: MeasureSet, *, offset: int = -1
 ) -> SettledQuery | tuple[int, WatermarkRecord]:
-    """A settled query, or a watermark record with its task. Raises SettledUnreadable.
+    """A settled query, or a watermark record with its task. Raises SettledUnreadable."""
+    record = _read(value)
+    canonical = measures.canonical
+    names = {name: canonical[column] for name, column in measures.columns.items()}
+    units = {
+        ranker: {
+            names[name]: round(number * UNITS_PER_ONE)
+            for name, number in values.items()
+            if name in names
+        }
+        for ranker, values in record.values.items()
+    }
+    query = _query(record, units, len(value), offset)
+    if not isinstance(query, SettledQuery):
+        return query
+    with refused_as(SettledUnreadable, _CANNOT):
+        return _with_training_data(query, record)
 
-    With *watched*, canonical names of measures by spelling, only their values are read, and no
-    training data: three times as fast.
+
+class WatchedReader:
+    """Reads settled queries with the values of some measures, and without training data.
+
+    It takes a quarter of the time of `decode_settled` for records that are read together.
+
+    Args:
+        watched: canonical names of the measures, by spelling.
     """
-    record = _read(value) if watched is None else _read_values(value)
+
+    def __init__(self, watched: Mapping[str, str]) -> None:
+        kinds = [
+            (f"v{n}", _Value | msgspec.UnsetType, msgspec.field(name=name, default=msgspec.UNSET))
+            for n, name in enumerate(watched)
+        ]
+        of_ranker: Any = msgspec.defstruct("_Values", kinds)
+        values: Any = ("values", dict[str, of_ranker], msgspec.field(default_factory=dict))
+        kind: Any = msgspec.defstruct("_Watched", [values], bases=(_Query,))
+        self._read = Reader[Any](kind, SettledUnreadable, _CANNOT, max_bytes=MAX_SETTLED_BYTES)
+        self._read_lines = msgspec.json.Decoder(kind).decode_lines
+        self._members = [(f"v{n}", canonical) for n, canonical in enumerate(watched.values())]
+
+    def __call__(
+        self, value: bytes, offset: int = -1
+    ) -> SettledQuery | tuple[int, WatermarkRecord]:
+        """The query, or a watermark record with its task. Raises SettledUnreadable."""
+        return self._query(self._read(value), len(value), offset)
+
+    def many(
+        self, values: Sequence[bytes], offsets: Sequence[int]
+    ) -> list[SettledQuery | tuple[int, WatermarkRecord]] | None:
+        """The same for records of one task; None if they have to be read one by one."""
+        text, sizes = b"\n".join(values), list(map(len, values))
+        if text.count(b"\n") != len(values) - 1 or max(sizes) > MAX_SETTLED_BYTES:
+            return None
+        if any(map(too_deep, values)):
+            return None
+        try:
+            records = self._read_lines(text)
+            if any(record.task != records[0].task for record in records):
+                return None
+            return list(map(self._query, records, sizes, offsets))
+        except (*UNREADABLE, SettledUnreadable):
+            return None
+
+    def _query(
+        self, record: Any, n_bytes: int, offset: int
+    ) -> SettledQuery | tuple[int, WatermarkRecord]:
+        units = {
+            ranker: {
+                canonical: round(number * UNITS_PER_ONE)
+                for member, canonical in self._members
+                if (number := getattr(values, member)) is not msgspec.UNSET
+            }
+            for ranker, values in record.values.items()
+        }
+        return _query(record, units, n_bytes, offset)
+
+
+def _query(
+    record: _Query, units: Mapping[str, Mapping[str, int]], n_bytes: int, offset: int
+) -> SettledQuery | tuple[int, WatermarkRecord]:
     if record.watermark_ms is not None:
         return record.task, WatermarkRecord(record.watermark_ms, record.n)
     if record.settled_time_ms < 0:
         raise SettledUnreadable("a record of settled has neither settled_time_ms nor watermark_ms")
-    if not isinstance(record, _Record):
-        return _query(record, watched or {}, len(value), offset)
-    canonical = measures.canonical
-    names = {name: canonical[column] for name, column in measures.columns.items()}
-    with refused_as(SettledUnreadable, _CANNOT):
-        return _with_training_data(_query(record, names, len(value), offset), record)
-
-
-def _query(record: _Query, names: Mapping[str, str], n_bytes: int, offset: int) -> SettledQuery:
-    units = {
-        ranker: {
-            canonical: round(values[name] * UNITS_PER_ONE)
-            for name, canonical in names.items()
-            if name in values
-        }
-        for ranker, values in record.values.items()
-    }
     return SettledQuery(  # each name of an argument takes time
         record.task,
         record.n,
