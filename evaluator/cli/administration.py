@@ -7,6 +7,7 @@ import shlex
 import stat
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from evaluator.adapters.kafka import (
     create_topics,
     group_members,
     inspect,
+    inspect_workers,
     plan_topics,
     read_checkpoints,
     read_topic_ids,
@@ -29,6 +31,7 @@ from evaluator.cli.exits import FOUND, INPUT_UNUSABLE, UsageError
 from evaluator.cli.wiring import (
     connection_of,
     fingerprint_of,
+    group_of,
     meaning_of,
     needed_input_ms,
     new_engine,
@@ -66,7 +69,7 @@ def check(options: argparse.Namespace, settings: Settings) -> int:
     findings = asyncio.run(
         inspect(
             connection,
-            topic_prefix=settings.topic_prefix,
+            topic_prefix=settings.written_prefix,
             needed_ms=needed_input_ms(settings),
             group_id=settings.group_id,
             leads=settings.leads,
@@ -75,6 +78,8 @@ def check(options: argparse.Namespace, settings: Settings) -> int:
     )
     if not all(finding.severity == "error" for finding in findings):
         findings += _name_findings(connection, settings)
+        group = replace(group_of(settings), group_instance_id=None)
+        findings += asyncio.run(inspect_workers(connection, group))
     if settings.mapping is not None:
         findings += asyncio.run(_mapping_findings(options.source, settings))
     findings += _state_findings(Path(settings.state_dir)) + _snapshot_findings(settings)
@@ -191,7 +196,7 @@ def rights_lines(
         name = "User:ANONYMOUS"
     rights = rights_to_run(
         connection,
-        topic_prefix=settings.topic_prefix,
+        topic_prefix=settings.written_prefix,
         group_id=settings.group_id,
         heartbeats=settings.heartbeats,
         leads=settings.leads,
@@ -211,7 +216,7 @@ async def _plan(options: argparse.Namespace, settings: Settings) -> list[TopicPl
         raise UsageError(f"--partitions exceeds {MAX_PARTITIONS}, the limit of Kafka.")
     topics = await plan_topics(
         connection_of(options.source, settings),
-        topic_prefix=settings.topic_prefix,
+        topic_prefix=settings.written_prefix,
         partitions=options.partitions,
         timestamp_bound_ms=None if options.no_timestamp_bound else settings.max_future_skew_ms,
     )
@@ -267,8 +272,8 @@ def remove(options: argparse.Namespace, settings: Settings) -> int:
 def totals(options: argparse.Namespace, settings: Settings) -> int:
     """`evaluator totals`: the document of `totals.json` over all tasks."""
     connection = connection_of(options.source, settings)
-    records = asyncio.run(read_checkpoints(connection, settings.topic_prefix, None))
-    topic_ids = asyncio.run(read_topic_ids(connection, settings.topic_prefix))
+    records = asyncio.run(read_checkpoints(connection, settings.written_prefix, None))
+    topic_ids = asyncio.run(read_topic_ids(connection, settings.written_prefix))
     print(json.dumps(totals_of(records, settings, topic_ids=topic_ids), indent=1))
     return 0
 

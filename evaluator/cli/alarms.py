@@ -39,7 +39,7 @@ _HEADER: Final = (
 
 def list(options: argparse.Namespace, settings: Settings) -> int:  # noqa: A001 - the command's name
     """`alarms list`: the series that have had an event, and whether their alarm is on."""
-    events = _events(connection_of(options.source, settings), settings.topic_prefix)
+    events = _events(connection_of(options.source, settings), settings.written_prefix)
     rows = [_row(event) for event in sorted(events, key=lambda event: event.time_ms)]
     print(format_table(_HEADER, rows, numbers=(3, 4)) if rows else "No alarm has been on yet.")
     return 0
@@ -127,9 +127,9 @@ def _send(
     number = f"{now_ms}-{action}"
     command = AlarmCommand(number, action, series, from_ms, to_ms)
     connection = connection_of(options.source, settings)
-    _require_effect(command, _events(connection, settings.topic_prefix), now_ms)
+    _require_effect(command, _events(connection, settings.written_prefix), now_ms)
     key, value = request_key(number), command_record(command).value
-    asyncio.run(write_to_weights(connection, settings.topic_prefix, key, value))
+    asyncio.run(write_to_weights(connection, settings.written_prefix, key, value))
     print("Sent to the leader: it takes effect once, when the open quarter of an hour is closed.")
     return 0
 

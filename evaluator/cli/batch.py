@@ -149,7 +149,7 @@ def commands_of(
         return []
     if options.source.startswith(KAFKA):
         try:
-            connection, prefix = connection_of(options.source, settings), settings.topic_prefix
+            connection, prefix = connection_of(options.source, settings), settings.written_prefix
             records = asyncio.run(read_weights(connection, prefix, "alarm-commands"))
         except SourceUnusable as error:
             warnings.append(f"commands of operators to alarms are not repeated: {error}")

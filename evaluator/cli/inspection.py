@@ -83,7 +83,7 @@ async def _read_source(
         return
     partitions = {place.partition for place in evidence.messages}
     tasks = sorted(partitions) or list(range(n_partitions))
-    connection, prefix = connection_of(options.source, settings), settings.topic_prefix
+    connection, prefix = connection_of(options.source, settings), settings.written_prefix
     for output in ("evaluations", "settled", "dead-letters"):
         async for value, headers in read_output(connection, prefix, output, tasks, from_ms):
             if output == "dead-letters":

@@ -8,11 +8,17 @@ from typing import Any
 import structlog
 
 from evaluator.adapters.files import read_file
-from evaluator.adapters.kafka import Connection, GroupSettings, KafkaLeadership
+from evaluator.adapters.kafka import Connection, KafkaLeadership
 from evaluator.adapters.minilm import EmbedderMissingError, MiniLM
 from evaluator.cli.exits import UsageError
 from evaluator.cli.watching import watch_fingerprint, watch_rules_of
-from evaluator.cli.wiring import digest_of, fingerprint_of, from_settings, mapping_of
+from evaluator.cli.wiring import (
+    digest_of,
+    fingerprint_of,
+    from_settings,
+    group_of,
+    mapping_of,
+)
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.core.features import Embedder, HashedNgrams, Remembered
@@ -37,8 +43,7 @@ log = structlog.get_logger(__name__)
 
 def kafka_leader(connection: Connection, settings: Settings) -> Leader:
     """The leader process on these brokers; *learning* or *alarms* is on."""
-    group = from_settings(GroupSettings, settings)
-    return leader_of(KafkaLeadership(connection, group), settings)
+    return leader_of(KafkaLeadership(connection, group_of(settings)), settings)
 
 
 def leader_of(leadership: Leadership, settings: Settings) -> Leader:

@@ -23,7 +23,6 @@ from evaluator.adapters.claims import StoreClaims
 from evaluator.adapters.http import HttpServer, limited, status_document
 from evaluator.adapters.kafka import (
     Connection,
-    GroupSettings,
     InputRetention,
     KafkaSink,
     KafkaSource,
@@ -38,6 +37,7 @@ from evaluator.cli.wiring import (
     connection_of,
     fingerprint_of,
     from_settings,
+    group_of,
     histograms_of,
     http_server,
     meaning_of,
@@ -79,11 +79,11 @@ _RELOADING: Final = threading.Lock()
 def run(options: argparse.Namespace, settings: Settings) -> int:
     """`evaluator run`."""
     require_room_for_series(settings, "/metrics", "`evaluator replay` has no such limit")
-    prefix = settings.topic_prefix
+    prefix = settings.written_prefix
     connection = connection_of(options.source, settings)
     connection = replace(connection, needed=_topics_of(connection, settings))
     schemas = schemas_of(settings, connection, writes=True)
-    group = from_settings(GroupSettings, settings)
+    group = group_of(settings)
     claims = StoreClaims(
         Path(settings.state_dir), fingerprint_of(settings), lambda: worker.snapshot
     )
@@ -158,7 +158,7 @@ def _topics_of(connection: Connection, settings: Settings) -> tuple[str, ...]:
     outputs: tuple[str, ...] = (*WRITTEN, *(LEADER_OUTPUTS if settings.leads else ()))
     outputs += (SCHEMAS,) if connection.has_schemas else ()
     names = dict(connection.inputs).values()
-    return (*names, *(f"{settings.topic_prefix}{output}" for output in outputs))
+    return (*names, *(f"{settings.written_prefix}{output}" for output in outputs))
 
 
 def _leader_of(connection: Connection, settings: Settings) -> "Leader":

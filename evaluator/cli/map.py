@@ -56,7 +56,7 @@ def map(options: argparse.Namespace, settings: Settings) -> int:  # noqa: A001 -
     topics = {log: names[log] for log in stages}
     mapper = Mapper(
         KafkaForeignSource(*(connection, group, topics, written), prepare=prepare_of(schemas)),
-        KafkaCanonicalSink(connection, written, topic_prefix=settings.topic_prefix),
+        KafkaCanonicalSink(connection, written, topic_prefix=settings.written_prefix),
         stages,
         from_settings(
             MapperSettings,

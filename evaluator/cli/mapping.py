@@ -56,7 +56,7 @@ async def sampled(place: str, settings: Settings, most: int, *, show: Show) -> S
         schemas = schemas_of(settings, connection, writes=False)
         source = KafkaRange(
             connection,
-            topic_prefix=settings.topic_prefix,
+            topic_prefix=settings.written_prefix,
             may_differ=True,
             prepare=prepare_of(schemas),
         )

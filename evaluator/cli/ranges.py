@@ -125,7 +125,7 @@ def source_of(
             raise UsageError("samples have no times: leave --from and --to out.")
         return SampleRange(options.samples, features=rules.features), False
     if options.source.startswith(KAFKA):
-        connection, prefix = connection_of(options.source, settings), settings.topic_prefix
+        connection, prefix = connection_of(options.source, settings), settings.written_prefix
         range_ = KafkaRange(
             connection,
             topic_prefix=prefix,

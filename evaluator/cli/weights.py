@@ -115,7 +115,7 @@ def forget(options: argparse.Namespace, settings: Settings) -> int:
 
 async def _forget(connection: Connection, settings: Settings) -> None:
     """Deletes the state; nothing is published while the rest of the topics is read."""
-    prefix, last_command = settings.topic_prefix, dict[str, int]()
+    prefix, last_command = settings.written_prefix, dict[str, int]()
     async with leader_fenced(connection, prefix, settings.group_id) as write:
         published = _readable(await read_weights(connection, prefix, "weights-log"))
         for record in await read_weights(connection, prefix, "weights"):
@@ -133,7 +133,7 @@ def _number() -> int:
 
 def _published(options: argparse.Namespace, settings: Settings) -> list[dict[str, Any]]:
     connection = connection_of(options.source, settings)
-    return _readable(asyncio.run(read_weights(connection, settings.topic_prefix, "weights-log")))
+    return _readable(asyncio.run(read_weights(connection, settings.written_prefix, "weights-log")))
 
 
 def _readable(records: Sequence[OutputRecord]) -> list[dict[str, Any]]:
@@ -167,7 +167,7 @@ def _unknown(model: str | None, models: list[str]) -> str:
 def _send(options: argparse.Namespace, settings: Settings, model: str, command: Command) -> None:
     connection = connection_of(options.source, settings)
     replaced = replaced_command(
-        asyncio.run(read_weights(connection, settings.topic_prefix, "weights")), model
+        asyncio.run(read_weights(connection, settings.written_prefix, "weights")), model
     )
     if replaced is not None:
         action = replaced.action.replace("_", "-")
@@ -176,7 +176,7 @@ def _send(options: argparse.Namespace, settings: Settings, model: str, command: 
             "this command replaces it."
         )
     key, value = command_key(model), command_record(command)
-    asyncio.run(write_to_weights(connection, settings.topic_prefix, key, value))
+    asyncio.run(write_to_weights(connection, settings.written_prefix, key, value))
     print(f"Sent to the leader of {model!r}: it takes effect once, when the interval ends.")
 
 

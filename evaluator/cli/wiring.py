@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from evaluator.adapters.http import Access, HttpServer, Views
-from evaluator.adapters.kafka import Connection, parse_addresses
+from evaluator.adapters.kafka import Connection, GroupSettings, parse_addresses
 from evaluator.cli.arguments import KAFKA_SOURCE
 from evaluator.cli.exits import UsageError
 from evaluator.config import Settings
@@ -81,6 +81,16 @@ def connection_of(source: str, settings: Settings, *, may_be_one: bool = False) 
     raise _source_refused(source, KAFKA_SOURCE, "kafka://localhost:9092", why)
 
 
+def group_of(settings: Settings) -> GroupSettings:
+    """The group of the workers, which have one meaning and write to the same topics."""
+    return from_settings(
+        GroupSettings,
+        settings,
+        topic_prefix=settings.written_prefix,
+        fingerprint=fingerprint_of(settings),
+    )
+
+
 def directory_of(source: str) -> Path:
     """The directory of a source of the form file://DIR. Raises UsageError."""
     path = source.removeprefix(FILES)
@@ -131,7 +141,7 @@ def schemas_of(settings: Settings, connection: Connection, *, writes: bool) -> "
     )
     answers = KafkaAnswers(
         connection,
-        topic_prefix=settings.topic_prefix,
+        topic_prefix=settings.written_prefix,
         registry=mapping.registry,
         may_be_missing=not writes,
     )

@@ -432,6 +432,13 @@ class Settings:
         "for each ranker",
         example="ndcg@10",
     )
+    output_prefix: str | None = _output(
+        None,
+        optional(TOPIC_PREFIX),
+        "prefix of the names of all topics but the inputs, for a second evaluator on the same "
+        "inputs ([blue and green](blue-green.md)); by default `topic_prefix`",
+        example="green.",
+    )
     emit_query: bool = _output(True, SWITCH, "`off` omits the text of the query from all outputs")
 
     http_host: str = _http("127.0.0.1", LINE, "address to listen on; `0.0.0.0` for all")
@@ -577,6 +584,11 @@ class Settings:
     def learns(self) -> bool:
         """Whether learning is on, so that `settled` contains features and grades."""
         return self.learning != "off"
+
+    @property
+    def written_prefix(self) -> str:
+        """The prefix of all topics but the inputs."""
+        return self.topic_prefix if self.output_prefix is None else self.output_prefix
 
     def __repr__(self) -> str:
         return f"Settings({', '.join(f'{k}={v!r}' for k, v in self.as_shown().items())})"

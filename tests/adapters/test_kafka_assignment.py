@@ -1,8 +1,10 @@
 """Tasks go to the members whose stores reach furthest, in fair shares."""
 
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.protocol import (
@@ -10,8 +12,16 @@ from aiokafka.coordinator.protocol import (
     ConsumerProtocolMemberMetadata,
 )
 
-from evaluator.adapters.kafka.assignment import MAX_CLAIMS, StoreAssignor, shared_out
+from evaluator.adapters.kafka.assignment import (
+    MAX_CLAIMS,
+    StoreAssignor,
+    require_alike,
+    shared_out,
+)
+from evaluator.adapters.kafka.membership import GroupSettings
+from evaluator.ports import SourceUnusable
 
+GROUP = GroupSettings("g", "blue.", fingerprint="f")
 TOPICS = ["judgments", "rankings"]
 
 
@@ -19,8 +29,9 @@ def cluster(**counts):
     return SimpleNamespace(partitions_for_topic=lambda topic: set(range(counts.get(topic, 0))))
 
 
-def member(claims=None, counted=None):
-    return StoreAssignor(lambda: claims or {}, (counted if counted is not None else []).append)
+def member(claims=None, counted=None, group=GROUP):
+    counted = counted if counted is not None else []
+    return StoreAssignor(lambda: claims or {}, counted.append, group)
 
 
 def assigned(members, n_tasks, leader=None, judgments=None):
@@ -146,6 +157,30 @@ def test_topics_of_different_partition_counts_are_assigned_by_range():
 def test_only_the_furthest_claims_are_sent():
     one = member({task: 10 + task for task in range(MAX_CLAIMS + 5)})
     sent = one.metadata(TOPICS).user_data
-    assert sent.count(b":") == MAX_CLAIMS + 3  # claims, rejoins, partitions
+    assert len(msgspec.json.decode(sent)["claims"]) == MAX_CLAIMS
     assert b'"5":15' in sent
     assert b'"4":14' not in sent
+
+
+@pytest.mark.parametrize(
+    ("change", "joins"),
+    [
+        ({}, True),
+        ({"fingerprint": "other"}, False),
+        ({"topic_prefix": "green."}, False),
+        ({"fingerprint": "other", "group_instance_id": "pod-0"}, True),
+        ({"fingerprint": "other", "group_instance_id": "pod-1"}, False),
+        ({"fingerprint": ""}, True),
+    ],
+    ids=["same", "meaning", "outputs", "own name", "another name", "an older version"],
+)
+def test_a_worker_joins_members_of_the_same_meaning_and_outputs_only(change, joins):
+    """The member of its own name is the process that it replaces."""
+    there = member(group=replace(GROUP, **change)).metadata(TOPICS).encode()
+    others = [RangePartitionAssignor.metadata(TOPICS).encode(), b"", b"\xff\xff", there]
+    joining = replace(GROUP, group_instance_id="pod-0")
+    if joins:
+        require_alike(joining, others)
+        return
+    with pytest.raises(SourceUnusable, match=r"Group g has a worker with the fingerprint"):
+        require_alike(joining, others)

@@ -138,6 +138,10 @@ def test_who_learns_needs_rights_for_its_leader_too():
     assert lines == commands_for("topic_prefix=p-", "group_id=a group", alarms=True)
 
 
+async def nothing_found(connection, group):
+    return []
+
+
 @pytest.mark.parametrize(("mode", "n_warnings"), [(0o755, 1), (0o750, 1), (0o700, 0), (None, 0)])
 def test_check_warns_of_a_state_directory_that_others_may_read(
     tmp_path, monkeypatch, capsys, mode, n_warnings
@@ -150,6 +154,7 @@ def test_check_warns_of_a_state_directory_that_others_may_read(
 
     monkeypatch.setattr(administration, "inspect", inspect)
     monkeypatch.setattr(administration, "group_members", group_members)
+    monkeypatch.setattr(administration, "inspect_workers", nothing_found)
     place = tmp_path / "a state"
     if mode is not None:
         place.mkdir()
@@ -174,6 +179,7 @@ def group(monkeypatch):
 
     monkeypatch.setattr(administration, "inspect", inspect)
     monkeypatch.setattr(administration, "group_members", group_members)
+    monkeypatch.setattr(administration, "inspect_workers", nothing_found)
     return names.extend
 
 

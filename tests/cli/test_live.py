@@ -103,6 +103,7 @@ def test_the_meaning_of_the_defaults_changes_with_the_semantics_only():
         {"heartbeats": False},
         {"group_id": "other"},
         {"topic_prefix": "other-"},
+        {"output_prefix": "other-"},
         {"http_port": 1},
         {"log_level": "debug"},
     ],

@@ -329,6 +329,7 @@ def test_ties_are_ordered_by_id_or_averaged():
         ("log_level", "loud"),
         ("topic_prefix", "a b"),
         ("topic_prefix", "a" * 151),
+        ("output_prefix", "a b"),
         ("http_port", "65536"),
         ("http_host", ""),
         ("group_id", ""),

@@ -60,6 +60,7 @@ DEFAULTS = {
     "source_max_share": (),
     "learning_interval_ms": 3_600_000,
     "emit_query": True,
+    "output_prefix": None,
     "topic_prefix": "",
     "group_id": "evaluator",
     "http_host": "127.0.0.1",

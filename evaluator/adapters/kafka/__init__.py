@@ -24,6 +24,7 @@ from evaluator.adapters.kafka.topic_reads import (
     read_output,
     read_weights,
 )
+from evaluator.adapters.kafka.worker_checks import inspect_workers
 
 __all__ = [
     "PARTITIONERS",
@@ -43,6 +44,7 @@ __all__ = [
     "create_topics",
     "group_members",
     "inspect",
+    "inspect_workers",
     "leader_fenced",
     "parse_addresses",
     "plan_topics",

@@ -247,14 +247,17 @@ async def remove_member(client: BrokerClient, node: int, group_id: str, instance
 
 
 # https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/protocol/admin.py#L519
-async def fetch_members(client: BrokerClient, node: int, group_id: str) -> list[str]:
-    """The instance id of each member of a group; empty for one without."""
+async def fetch_members(client: BrokerClient, node: int, group_id: str) -> list[tuple[str, bytes]]:
+    """Of each member of a group its instance id, empty for one without, and its subscription.
+
+    Subscriptions are empty while the group assigns.
+    """
     response = await client.send(node, MembersRequest(group_id))
-    names = []
+    found = []
     for code, *_, members, _operations in response.groups:
         raise_for(code)
-        names += [instance_id or "" for _, instance_id, *_ in members]
-    return names
+        found += [(instance_id or "", sent) for _, instance_id, _, _, sent, _ in members]
+    return found
 
 
 # Transactions

@@ -1,5 +1,6 @@
 """Assigns the tasks of a group to the members whose stores of them reach furthest."""
 
+import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -11,6 +12,8 @@ from evaluator.adapters.kafka.aiokafka_internals import (
     MemberMetadata,
     RangeAssignor,
 )
+from evaluator.adapters.kafka.membership import GroupSettings
+from evaluator.ports import SourceUnusable
 from evaluator.wire.reading import UNREADABLE, Count
 
 MAX_CLAIMS: Final = 1_000
@@ -59,10 +62,14 @@ class StoreAssignor(RangeAssignor):  # type: ignore[misc] # untyped in the libra
     Args:
         claims: the claims of this member.
         assigned: called with the partition count that the group has assigned by, if known.
+        group: the group of this member.
     """
 
-    def __init__(self, claims: Callable[[], Claims], assigned: Callable[[int], None]) -> None:
+    def __init__(
+        self, claims: Callable[[], Claims], assigned: Callable[[int], None], group: GroupSettings
+    ) -> None:
         self.n_rejoins = 0
+        self._group = group
         self._claims = claims
         self._assigned = assigned
 
@@ -73,7 +80,13 @@ class StoreAssignor(RangeAssignor):  # type: ignore[misc] # untyped in the libra
         would not assign again.
         """
         furthest = sorted(self._claims().items(), key=lambda each: -each[1])[:MAX_CLAIMS]
-        sent = _UserData(claims=dict(furthest), rejoins=self.n_rejoins)
+        group = self._group
+        sent = _UserData(
+            claims=dict(furthest),
+            rejoins=self.n_rejoins,
+            fingerprint=group.fingerprint,
+            prefix=group.topic_prefix,
+        )
         return MemberMetadata(self.version, list(topics), msgspec.json.encode(sent))
 
     def assign(self, cluster: Any, members: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,6 +117,8 @@ class _UserData(msgspec.Struct):
     claims: dict[Count, Count] = {}
     rejoins: Count = 0
     partitions: Count = 0
+    fingerprint: str = ""
+    prefix: str = ""
 
 
 def _read(user_data: bytes | None) -> _UserData:
@@ -112,3 +127,31 @@ def _read(user_data: bytes | None) -> _UserData:
         return msgspec.json.decode(user_data or b"{}", type=_UserData)
     except UNREADABLE:
         return _UserData()
+
+
+def require_alike(group: GroupSettings, members: Iterable[tuple[str, bytes]]) -> None:
+    """Raises SourceUnusable if a member of the group has another meaning or writes elsewhere.
+
+    Args:
+        group: of a process that has not joined yet; a member of its own name does not count.
+        members: names and subscriptions, of any assignor.
+    """
+    for name, subscription in members:
+        try:
+            other = _read(MemberMetadata.decode(subscription).user_data)
+        except (ValueError, struct.error):  # it belongs to no consumer
+            continue
+        if not group.fingerprint or not other.fingerprint:
+            continue
+        if name and name == group.group_instance_id:
+            continue
+        if (other.fingerprint, other.prefix) != (group.fingerprint, group.topic_prefix):
+            raise SourceUnusable(
+                f"Group {group.group_id} has a worker with the fingerprint {other.fingerprint} "
+                f"that writes to topics with the prefix {other.prefix!r}; here they are "
+                f"{group.fingerprint} and {group.topic_prefix!r}. Workers of one group need the "
+                "same. To run both beside each other set another group_id and output_prefix "
+                "(docs/blue-green.md). To replace it, stop all workers of the group first; one "
+                "that was stopped with a name is a member until session_timeout_ms has passed, or "
+                "`evaluator group remove`."
+            )

@@ -217,10 +217,10 @@ class Requests:
         with translated(f"reading the offsets of group {group_id}"):
             return await _retry(fetch)
 
-    async def members(self, group_id: str) -> list[str]:
-        """The name of each member of a group, empty for one without; [] if brokers are too old."""
+    async def members(self, group_id: str) -> list[tuple[str, bytes]]:
+        """As `fetch_members`; [] if brokers are too old."""
 
-        async def fetch() -> list[str]:
+        async def fetch() -> list[tuple[str, bytes]]:
             node = await find_coordinator(self._client, "GROUP", group_id)
             with contextlib.suppress(NotImplementedError):  # the version of the request
                 return await fetch_members(self._client, node, group_id)
@@ -278,9 +278,9 @@ async def requests(connection: Connection) -> AsyncIterator[Requests]:
 
 
 async def group_members(connection: Connection, group_id: str) -> list[str]:
-    """As `Requests.members`. Raises SourceUnavailable, SourceUnusable."""
+    """The name of each member, empty for one without. Raises SourceUnavailable, SourceUnusable."""
     async with requests(connection) as asking:
-        return await asking.members(group_id)
+        return [name for name, _ in await asking.members(group_id)]
 
 
 async def remove_from_group(connection: Connection, group_id: str, instance_id: str) -> None:

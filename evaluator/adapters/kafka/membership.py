@@ -23,10 +23,11 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """The group of the workers, the topics that it reads, and its times.
+    """The group of the workers, the prefix of the topics that it writes, and its times.
 
     `release_timeout_ms` is how long a handover waits for the owner: less than the rebalance
-    timeout. `group_instance_id` makes the member a static one.
+    timeout. `group_instance_id` makes the member a static one. With `fingerprint` all members must
+    have the same one and write to the same topics.
     """
 
     group_id: str
@@ -36,6 +37,7 @@ class GroupSettings:
     rebalance_timeout_ms: int = 30_000
     release_timeout_ms: int = 20_000
     group_instance_id: str | None = None
+    fingerprint: str = ""
 
     def times(self) -> dict[str, int]:
         """Arguments of a consumer in the group."""

@@ -16,7 +16,7 @@ from evaluator.adapters.kafka.aiokafka_internals import (
     raise_group_errors,
     request_rejoin,
 )
-from evaluator.adapters.kafka.assignment import Claims, StoreAssignor
+from evaluator.adapters.kafka.assignment import Claims, StoreAssignor, require_alike
 from evaluator.adapters.kafka.clients import (
     Requests,
     complete,
@@ -80,7 +80,7 @@ class KafkaSource(PartitionReader):
         claims: ClaimsOfTopics | None = None,
     ) -> None:
         super().__init__(connection)
-        self._assignor = StoreAssignor(self._store_claims, self._compare_count)
+        self._assignor = StoreAssignor(self._store_claims, self._compare_count, group)
         self._claims = claims
         self._topic_ids: Mapping[Log, str] = {}
         self._prepare = prepare
@@ -96,6 +96,9 @@ class KafkaSource(PartitionReader):
     async def start(self) -> None:
         """Connects, checks topics, joins the group. Raises SourceUnavailable or SourceUnusable."""
         n_partitions = await self._equal_partitions()
+        if self._group.fingerprint:
+            async with requests(self._connection) as asking:
+                require_alike(self._group, await asking.members(self._group.group_id))
         consumer = await self._start_consumer(
             **input_settings(self._connection),
             **self._group.times(),
