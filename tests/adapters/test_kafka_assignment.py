@@ -176,8 +176,10 @@ def test_only_the_furthest_claims_are_sent():
 )
 def test_a_worker_joins_members_of_the_same_meaning_and_outputs_only(change, joins):
     """The member of its own name is the process that it replaces."""
-    there = member(group=replace(GROUP, **change)).metadata(TOPICS).encode()
-    others = [RangePartitionAssignor.metadata(TOPICS).encode(), b"", b"\xff\xff", there]
+    other = replace(GROUP, **change)
+    sent = RangePartitionAssignor.metadata(TOPICS), member(group=other).metadata(TOPICS)
+    others = [(other.group_instance_id or "", each.encode()) for each in sent]
+    others = [("", b""), ("", b"\xff\xff"), *others]
     joining = replace(GROUP, group_instance_id="pod-0")
     if joins:
         require_alike(joining, others)

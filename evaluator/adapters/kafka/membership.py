@@ -201,7 +201,8 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc] # untyped in 
                     f"{count} now, so new records of a key may go to another partition than "
                     "earlier ones. Give both inputs and the outputs the same partition count "
                     "(`evaluator check` prints the commands), then restart. Judgments of open "
-                    "queries whose key has moved become orphans."
+                    "queries whose key has moved become orphans; docs/growth.md has a way "
+                    "without losses."
                 )
 
 
