@@ -156,14 +156,26 @@ def test_a_member_that_comes_back_gets_the_tasks_of_its_stores(make_world, start
 
 
 def test_a_worker_with_a_name_gets_the_partitions_that_were_added_while_it_was_away(
-    make_world, start
+    make_world, start, capsys
 ):
     world = make_world(1)
     worker = named(start, world, "pod-0")
     append_part(world, 0, 0.5, n_queries=20)
     worker.until_read(world.ends())
     assert worker.stop() == 0
+    check = ["check", "--source", f"kafka://{world.bootstrap}"]
+    check += [
+        part
+        for name, each in worker.settings.items()
+        if name not in {"http_port", "state_dir"}
+        for part in ("--set", f"{name}={each}")
+    ]
+    added = "The checkpoints are of tasks up to 0, and the inputs have 2 partitions"
+    assert main(check) == 0
+    assert added not in capsys.readouterr().out
     asyncio.run(grow(world, 2))
+    assert main(check) == 0
+    assert added in capsys.readouterr().out
     append_part(world, 0.5, 1, n_queries=20)
     again = named(start, world, "pod-0", state_dir=worker.settings["state_dir"])
     again.until_read(world.ends())
