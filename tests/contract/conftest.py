@@ -1,9 +1,21 @@
 import pytest
 
 from tests.contract.backends import PARAMS, KafkaBackend, MemoryBackend
-from tests.kafka.fixtures import _mortal, kafka_bootstrap, own_broker, topic_prefix
+from tests.kafka.fixtures import (
+    _mortal,
+    kafka_bootstrap,
+    own_broker,
+    pytest_runtest_teardown,
+    topic_prefix,
+)
 
-__all__ = ["_mortal", "kafka_bootstrap", "own_broker", "topic_prefix"]
+__all__ = [
+    "_mortal",
+    "kafka_bootstrap",
+    "own_broker",
+    "pytest_runtest_teardown",
+    "topic_prefix",
+]
 
 
 @pytest.fixture(params=PARAMS)

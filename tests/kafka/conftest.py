@@ -3,10 +3,12 @@ import pytest
 from tests.contract.backends import KafkaBackend
 from tests.kafka.fixtures import (
     _mortal,
+    _secured,
     authority,
     kafka,
     kafka_bootstrap,
     own_broker,
+    pytest_runtest_teardown,
     secured,
     topic_prefix,
 )
@@ -15,10 +17,12 @@ from tests.kafka.world import World
 
 __all__ = [
     "_mortal",
+    "_secured",
     "authority",
     "kafka",
     "kafka_bootstrap",
     "own_broker",
+    "pytest_runtest_teardown",
     "secured",
     "topic_prefix",
 ]
