@@ -1,13 +1,20 @@
-"""What restarts and several workers cost: how often the input is read, and what moves.
+"""What restarts and several workers cost: how often the input is read, what moves, what stops.
 
 `python -m benchmarks.fleet`: each case has topics of its own on one broker, and its totals are
-compared with the oracle. Counts do not depend on the machine; seconds do, and are not printed.
+compared with the oracle. Counts do not depend on the machine; seconds do. A task stands still while
+it reads nothing that it had not read before, although records come; starts of processes are part of
+that.
 """
 
 import argparse
+import signal
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +22,7 @@ from benchmarks.course import say
 from evaluator.adapters.kafka import Connection
 from evaluator.tables import format_table
 from tests.kafka.broker import Broker
+from tests.kafka.chaos.feed import Feed
 from tests.kafka.process import Worker, arguments_of
 from tests.kafka.world import World
 from tests.waiting import until
@@ -27,12 +35,53 @@ DELAY = {"group.initial.rebalance.delay.ms": "3000"}
 """As brokers have by default: the first assignment waits for workers that start together."""
 
 
-class Figures(NamedTuple):
-    """What one case took: times that the input was read, assignments, and tasks without stores."""
+SESSION_MS = 30_000
+SPEED = 20.0
+"""Queries a second and task, while it is measured how long tasks stand still."""
+KILLED_SECONDS = 1.0
+"""From `kill -9` to the next process."""
 
-    times_read: float
-    assignments: int
-    rebuilt: int
+
+class Figures(NamedTuple):
+    """What one case took; a cell is empty where it does not apply.
+
+    Times that the input was read, assignments, tasks without stores, seconds for which a task of a
+    stopped worker and of another one stood still.
+    """
+
+    times_read: str
+    assignments: str
+    rebuilt: str
+    own_seconds: str = ""
+    others_seconds: str = ""
+
+
+class Watch(threading.Thread):
+    """Asks workers for their positions; `still` has the longest pause of each task."""
+
+    def __init__(self, workers: Mapping[str, Worker]) -> None:
+        super().__init__(daemon=True)
+        self._workers = workers
+        self._ending = threading.Event()
+        self._furthest: dict[int, tuple[int, float]] = {}
+        self.still: dict[int, float] = {}
+
+    def run(self) -> None:
+        while not self._ending.wait(0.05):
+            for worker in list(self._workers.values()):
+                for task in worker.document("/status").get("tasks", ()):
+                    self._note(task["task"], sum(task["positions"].values()))
+
+    def _note(self, task: int, progress: int) -> None:
+        now = time.monotonic()
+        furthest, at = self._furthest.get(task, (-1, now))
+        if progress > furthest:
+            self.still[task] = max(self.still.get(task, 0.0), now - at)
+            self._furthest[task] = progress, now
+
+    def end(self) -> None:
+        self._ending.set()
+        self.join()
 
 
 class Fleet:
@@ -71,18 +120,54 @@ class Fleet:
         totals: dict[str, Any] = merged(list(until(documents)))
         return totals
 
-    def figures(self, since: Mapping[int, int] | None = None) -> Figures:
-        """Of all processes, which have ended; of assignments those after *since*, by process."""
-        before = since or {}
-        n_read = sum(each.events("worker_stopped")[0]["records"] for each in self.processes)
-        return Figures(
-            n_read / sum(self.world.ends().values()),
-            sum(
-                len(each.events("tasks_assigned")) - before.get(each.pid, 0)
-                for each in self.processes
-            ),
-            sum(len(each.events("task_restored")) for each in self.processes),
+    @contextmanager
+    def watched(self, workers: Mapping[str, Worker]) -> Iterator[Watch]:
+        """Traffic, and a watch of the tasks from the moment at which all of them read it."""
+        watch, feed = Watch(workers), self._feed()
+        feed.start()
+        watch.start()
+        try:
+            until(lambda: len(watch.still) == N_TASKS)
+            time.sleep(2)
+            watch.still = dict.fromkeys(watch.still, 0.0)
+            yield watch
+            feed.stop()
+        finally:
+            feed.abandon()
+            watch.end()
+
+    def _feed(self) -> Feed:
+        world = self.world
+        return Feed(
+            world.connection,
+            world.prefix,
+            n_tasks=N_TASKS,
+            settings=world.settings,
+            speed=SPEED,
+            seed=1,
         )
+
+    def figures(self, since: Mapping[int, int] | None = None) -> Figures:
+        """Of all processes, which have ended; of assignments those after *since*, by process.
+
+        A killed one does not report what it has read.
+        """
+        before = since or {}
+        stopped = [event for each in self.processes for event in each.events("worker_stopped")]
+        n_read = sum(event["records"] for event in stopped)
+        assignments = sum(
+            len(each.events("tasks_assigned")) - before.get(each.pid, 0) for each in self.processes
+        )
+        rebuilt = sum(len(each.events("task_restored")) for each in self.processes)
+        all_stopped = len(stopped) == len(self.processes)
+        times = f"{n_read / sum(self.world.ends().values()):.2f}" if all_stopped else ""
+        return Figures(times, str(assignments), str(rebuilt))
+
+
+def _have_read(workers: Iterable[Worker], ends: Mapping[str, int]) -> bool:
+    """Whether workers have together read up to *ends*."""
+    found = {name: at for each in workers for name, at in each.positions.items()}
+    return all(found.get(name, -1) >= end for name, end in ends.items())
 
 
 def until_end(fleet: Fleet, n_workers: int) -> Figures:
@@ -94,29 +179,45 @@ def until_end(fleet: Fleet, n_workers: int) -> Figures:
     return fleet.figures()
 
 
-def rolling_restart(fleet: Fleet, *, named: bool) -> Figures:
-    """SIGTERM to one worker after the other, each started again at once, under traffic."""
+def restart(fleet: Fleet, *, named: bool, kill: bool) -> Figures:
+    """Under traffic SIGTERM to one worker after the other, or with *kill* `kill -9` to one.
+
+    Each is started again, after a SIGTERM at once.
+    """
     names = [f"worker-{n}" for n in range(N_RESTARTED)]
-    of = {name: {"group_instance_id": name} if named else {} for name in names}
-    workers = {name: fleet.start(session_timeout_ms=30_000, **of[name]) for name in names}
-    until(lambda: all(each.tasks for each in workers.values()))
-    fleet.append(0, 0.4)
-    fleet.until_read(workers.values())
+    of: dict[str, dict[str, object]] = {
+        name: {"group_instance_id": name} if named else {} for name in names
+    }
+    workers = {name: fleet.start(session_timeout_ms=SESSION_MS, **of[name]) for name in names}
+    until(lambda: sorted(n for each in workers.values() for n in each.tasks) == [*range(N_TASKS)])
     since = {each.pid: len(each.events("tasks_assigned")) for each in fleet.processes}
-    for number, name in enumerate(names):
-        old = workers[name]
-        if old.stop() != 0:
-            sys.exit(old.err)
-        again = {"port": old.port, "state_dir": old.settings["state_dir"], **of[name]}
-        workers[name] = fleet.start(session_timeout_ms=30_000, **again)
-        workers[name].until_ready()
-        fleet.append(0.4 + 0.2 * number, 0.6 + 0.2 * number)
-        fleet.until_read(workers.values())
+    own = set(workers[names[0]].tasks) if kill else set(range(N_TASKS))
+    with fleet.watched(workers) as watch:
+        for name in names[:1] if kill else names:
+            _end(workers[name], kill=kill)
+            again = {"port": workers[name].port, "state_dir": workers[name].settings["state_dir"]}
+            again |= of[name]
+            workers[name] = fleet.start(session_timeout_ms=SESSION_MS, **again)
+            workers[name].until_ready()
+            until(partial(_have_read, workers.values(), fleet.world.ends()))
     if fleet.until_read(workers.values()) != fleet.world.truth().totals:
         sys.exit("the totals differ from those of the oracle")
     for worker in workers.values():
         worker.stop()
-    return fleet.figures(since)
+    others = [seconds for task, seconds in watch.still.items() if task not in own]
+    longest = max(seconds for task, seconds in watch.still.items() if task in own)
+    return fleet.figures(since)._replace(
+        own_seconds=f"{longest:.1f}", others_seconds=f"{max(others):.1f}" if others else ""
+    )
+
+
+def _end(worker: Worker, *, kill: bool) -> None:
+    if kill:
+        worker.signal(signal.SIGKILL)
+        worker.wait()
+        time.sleep(KILLED_SECONDS)
+    elif worker.stop() != 0:
+        sys.exit(worker.err)
 
 
 def main() -> None:
@@ -124,10 +225,17 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=400, help="of each task")
     arguments = parser.parse_args()
     cases = {
-        "1 worker, --until-end": lambda fleet: until_end(fleet, 1),
-        "2 workers, --until-end": lambda fleet: until_end(fleet, 2),
-        "rolling restart of 3, without names": lambda fleet: rolling_restart(fleet, named=False),
-        "rolling restart of 3, with names": lambda fleet: rolling_restart(fleet, named=True),
+        **{
+            f"{n} worker{'s' * (n > 1)}, --until-end": partial(until_end, n_workers=n)
+            for n in (1, 2, 4)
+        },
+        **{
+            f"{what}, {'with' if named else 'without'} names": partial(
+                restart, named=named, kill=kill
+            )
+            for what, kill in (("rolling restart of 3", False), ("kill -9 of 1 of 3", True))
+            for named in (False, True)
+        },
     }
     rows = []
     with tempfile.TemporaryDirectory(prefix="fleet-") as scratch:
@@ -140,12 +248,11 @@ def main() -> None:
                 finally:
                     for process in fleet.processes:
                         process.end()
-                rows.append(
-                    [name, f"{found.times_read:.2f}", str(found.assignments), str(found.rebuilt)]
-                )
-                say(f"{name}: done")
+                rows.append([name, *found])
+                say(f"{name}: {found}")
     header = ["", "input read, times", "assignments", "tasks caught up"]
-    say("\n" + format_table(header, rows, numbers=[1, 2, 3]))
+    header += ["own tasks stand still, s", "others, s"]
+    say("\n" + format_table(header, rows, numbers=[1, 2, 3, 4, 5]))
 
 
 if __name__ == "__main__":

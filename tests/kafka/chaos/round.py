@@ -58,7 +58,7 @@ CHECKED = frozenset({
     "scaled_out",
     "scaled_in",
 })  # fmt: skip
-"""Kinds of faults after which the totals are compared at once, under traffic."""
+"""Kinds of faults after whose first the totals are compared at once, under traffic."""
 
 
 def settings_of(number: int, seed: int, snapshots: Path) -> dict[str, object]:
@@ -169,7 +169,7 @@ class Round:
         while self.report.n_faults < n_faults and time.monotonic() < until:
             if self.report.n_faults == recreated_at:
                 self._recreate_inputs()
-            elif (kind := self._faults.one()) in CHECKED:
+            elif (kind := self._faults.one()) in CHECKED and self._faults.counts[kind] == 1:
                 self._check_totals_of_workers(f"after {kind}")
             self.report.n_faults += 1
         self._end()
