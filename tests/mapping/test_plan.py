@@ -162,6 +162,15 @@ def test_ordinary_records_are_mapped_without_the_slow_path():
         assert differing(text, [json.dumps(record).encode()] * 3) == 3
 
 
+def test_the_frame_of_a_registry_is_skipped():
+    value = b'{"t":"t","ids":["a"],"s":[0.5]}'
+    frames = [b"", b"\0\0\0\0\7", b"\1" + b"g" * 16, b" ", b"\1" * 17]
+    assert differing(SCORES, [frame + value for frame in frames]) == 5
+    others = [b"\2\0\0\0\7", b"\0" * 4, b"\0" * 6, b"\0" * 10, b"\1" * 16]
+    assert differing(SCORES, [frame + value for frame in others]) == 0
+    assert differing(SCORES, [b"\0", b"\0\0\0\0\7", b"\1", b"\1" * 17]) == 0
+
+
 SCORES = """
 [rankings]
 trace_id = "t"

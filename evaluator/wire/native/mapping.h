@@ -214,6 +214,13 @@ static bool put_message(struct mapping *map)
     return put_byte(map, 0); /* a NUL byte follows each message */
 }
 
+/* What follows the frame of a schema registry: a byte 0 or 1, and an id of 4 or 16 bytes. */
+static const byte *after_frame(const byte *at, const byte *end)
+{
+    int64_t size = *at > 1 ? 0 : *at ? 17 : 5;
+    return end - at < size ? at : at + size;
+}
+
 /* Maps records; record i is text[starts[i]] to before text[ends[i]], which is NUL. */
 EXPORT void map_records(const byte *text, const int64_t *starts, const int64_t *ends, int64_t n,
                         struct mapping *map)
@@ -224,7 +231,8 @@ EXPORT void map_records(const byte *text, const int64_t *starts, const int64_t *
         map->at = i;
         map->n_rows = map->n_cleared = 0;
         memset(map->slots, 0, map->n_slots * sizeof *map->slots);
-        const byte *at = read_members(map, map->nodes, map->slots, skip_space(text + starts[i]), 1);
+        const byte *at = skip_space(after_frame(text + starts[i], text + ends[i]));
+        at = read_members(map, map->nodes, map->slots, at, 1);
         bool is_mapped = at && skip_space(at) == text + ends[i] && put_message(map);
         map->starts[i] = begun - out;
         is_mapped = is_mapped && map->to - begun - 1 <= MAX_MESSAGE_BYTES;
