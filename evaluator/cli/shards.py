@@ -15,7 +15,7 @@ from evaluator.replay.alarms import AlarmReplay
 from evaluator.replay.merging import Merge
 from evaluator.replay.shards import Shard
 from evaluator.replay.writing import FileRules, Part
-from evaluator.wire.alarms.records import AlarmRefused, read_commands
+from evaluator.wire.alarms.records import AlarmRefused
 
 
 def merge(options: argparse.Namespace, settings: Settings) -> int:  # noqa: ARG001  # those of the shards
@@ -49,7 +49,7 @@ def rules_of(merging: Merge) -> tuple[FileRules, AlarmReplay | None]:
     alarms = None
     if "alarms" in of:
         try:
-            commands = read_commands(merging.commands())
+            commands = merging.commands()
         except AlarmRefused as error:
             raise SourceUnusable(f"the alarm-commands of the directories: {error}") from None
         watched = watch_rules_of(settings, measures)

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final
 
 from evaluator.core.measures.exact_sums import add_tally
+from evaluator.core.online.watched import AlarmCommand
 from evaluator.core.types.tally import Tally
 from evaluator.mapping.schemas import merged
 from evaluator.ports import RequestRefused
@@ -21,6 +22,7 @@ from evaluator.replay.online_learning import OnlineLearning
 from evaluator.replay.results import ROWS_PER_BLOCK, ResultDirectory, SortKey
 from evaluator.replay.shards import Shard, place_key
 from evaluator.replay.writing import SCHEMAS, SETTLED, FileRules, Part, WrittenFiles, write_files
+from evaluator.wire.alarms.records import read_commands
 from evaluator.wire.outputs.settled import SettledUnreadable
 from evaluator.wire.records import OutputRecord
 
@@ -85,9 +87,17 @@ class Merge:
             for _, part in sorted(parts.items())
         ]
 
-    def commands(self) -> list[bytes]:
-        """The executed alarm commands of all directories, each once, directory by directory."""
-        return list(dict.fromkeys(chain(*(shard.lines(ALARM_COMMANDS) for shard in self.shards))))
+    def commands(self) -> list[AlarmCommand]:
+        """The executed alarm commands of all directories by tick. Raises AlarmRefused.
+
+        A replay that begins after a command executes it at its own first tick; the first tick of
+        all directories counts.
+        """
+        first: dict[str, AlarmCommand] = {}
+        for command in read_commands(chain(*(of.lines(ALARM_COMMANDS) for of in self.shards))):
+            if command.applied_ms < first.setdefault(command.id, command).applied_ms:
+                first[command.id] = command
+        return sorted(first.values(), key=attrgetter("applied_ms"))
 
     def write(
         self,

@@ -149,15 +149,22 @@ def test_alarms_are_those_of_one_watch_with_the_commands_of_all_shards(tmp_path)
         "applied_ms": first["time_ms"] - 2 * TICK_MS,
     }
     later = {**command, "id": "never", "applied_ms": START_MS + 2 * HOURS * HOUR_MS}
-    text = "".join(json.dumps(of) + "\n" for of in (command, later))
+    # Before the history, so each shard executes it at its own first tick, and these differ.
+    before = {**command, "id": "before", "applied_ms": START_MS - HOUR_MS}
+    before |= {"from_ms": START_MS + 20 * HOUR_MS, "to_ms": START_MS + 22 * HOUR_MS}
+    text = "".join(json.dumps(of) + "\n" for of in (before, command, later))
     (tmp_path / "logs" / "alarm-commands.ndjson").write_text(text)
     events = with_alarms(tmp_path / "logs", tmp_path / "whole")
     assert {"on", "exclude"} <= {event["event"] for event in events}
     for task in "012":
         with_alarms(tmp_path / "logs", tmp_path / task, "--tasks", task)
+    executed = {(tmp_path / task / "alarm-commands.ndjson").read_bytes() for task in "012"}
+    assert len(executed) > 1
     assert merge(tmp_path / "some", tmp_path / "2", tmp_path / "0") == 0
     assert merge(tmp_path / "out", tmp_path / "1", tmp_path / "some") == 0
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+    assert merge(tmp_path / "other", *(tmp_path / task for task in "012")) == 0
+    assert contents(tmp_path / "other") == contents(tmp_path / "whole")
 
 
 def test_weights_are_left_out_and_a_warning_names_the_reason(tmp_path, capsys):
