@@ -152,6 +152,6 @@ def require_alike(group: GroupSettings, members: Iterable[tuple[str, bytes]]) ->
                 f"{group.fingerprint} and {group.topic_prefix!r}. Workers of one group need the "
                 "same. To run both beside each other set another group_id and output_prefix "
                 "(docs/blue-green.md). To replace it, stop all workers of the group first; one "
-                "that was stopped with a name is a member until session_timeout_ms has passed, or "
-                "`evaluator group remove`."
+                "that was killed, or stopped with a name, is a member until session_timeout_ms has "
+                "passed, or until `evaluator group remove`."
             )
