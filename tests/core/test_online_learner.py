@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluator.core.learning.groups import Group, padded
-from evaluator.core.learning.learner import Learner
+from evaluator.core.learning.learner import EXTREME, Learner
 from evaluator.core.measures import MISSING, MeasureSet
 from evaluator.core.online import experiment
 from evaluator.core.online import model_learner as model_learner_module
@@ -523,6 +523,27 @@ def test_queries_that_overflow_are_set_apart_and_counted():
     assert f"{int(recent, 16):b}" == "1" * 10 + "0" * 390  # the places of the ten of 700
 
 
+def test_features_far_beyond_their_spread_are_set_apart_before_they_decide_on_the_scale():
+    """1e150 is finite, and so is its square; the scale would be so large that learning stops."""
+    without = run([q._replace(grades={}) if i == 300 else q for i, q in enumerate(WORLD)], rules())
+    expected = without[-1].state["models"][0]["learner"]
+    assert expected["updates"] > 50
+    for factor in (1e150, 1e12):
+        seen = [q._replace(features=q.features * factor) if i == 300 else q
+                for i, q in enumerate(WORLD)]  # fmt: skip
+        state = run(seen, rules())[-1].state["models"][0]
+        assert state["learner"] == expected
+        assert state["unusable"][1] == {OVERFLOW: 1}
+
+
+@pytest.mark.parametrize("factor", [1e8, 1e30])
+def test_large_features_are_learned_from_if_they_were_as_large_before(factor):
+    """Or if no feature is beyond 1e9: a millisecond of a date in a world of small numbers is."""
+    seen = [q._replace(features=q.features * (factor if factor > 1e9 else 1.0)) for q in WORLD]
+    seen[300] = seen[300]._replace(features=seen[300].features * (2.0 if factor > 1e9 else factor))
+    assert run(seen, rules())[-1].state["models"][0]["unusable"][1] == {}
+
+
 def test_grades_that_overflow_are_set_apart_too():
     learner = Learner(scale="within_query", label_mode="sum")
     seen = [query._replace(propensities=[0.5] * 5) for query in WORLD]
@@ -551,7 +572,7 @@ def test_learning_ends_when_most_of_the_last_queries_overflow_and_never_with_wil
     assert "frozen" not in statuses(half)
     more = run(with_overflow(lambda i: i % 2 == 1 or i == 1_002, long_world()), rules())
     [frozen] = [release for release in releases(more) if release.status == "frozen"]
-    assert frozen.reason == "losses or weights overflowed, in most of the last queries"
+    assert frozen.reason == f"{EXTREME}, in most of the last queries"
     weights = [weight for release in releases(more) for weight in release.weights]
     assert np.isfinite(weights).all()
 

@@ -17,6 +17,8 @@ from evaluator.core.measures.lists import BoolArray
 from evaluator.core.types.records import FloatArray
 
 _LEAST_CANDIDATES: Final = 2
+LARGE_FEATURE: Final = 1e9
+"""Features beyond it are compared with their spread so far before they are learned from."""
 _MOST_CELLS: Final = 1 << 16
 """Features that are padded together, except for a batch that has more."""
 
@@ -85,13 +87,15 @@ class Batch(NamedTuple):
 
     `n_groups` includes skipped groups; everything else is of the groups that count. `features` is
     `[n_features, n_counted, n_candidates]`; `of_grades` is what the loss computes from the grades;
-    `mask` is None without padding. `squares`, `[n_features, n_counted]`, are None without a scale.
+    `mask` is None without padding. `large`: some feature is beyond LARGE_FEATURE. `squares`,
+    `[n_features, n_counted]`, are None without a scale.
     """
 
     n_groups: int
     n_counted: int
     n_candidates: int
     finite: bool
+    large: bool
     features: FloatArray
     of_grades: tuple[FloatArray | BoolArray, ...]
     mask: BoolArray | None
@@ -124,6 +128,7 @@ def prepared(groups: Groups, size: int, *, loss: Loss, scaled: bool) -> list[Bat
     counts = np.count_nonzero(groups.mask, axis=1).tolist()
     finite = np.asarray(np.isfinite(groups.grades).all(axis=1))
     finite &= np.isfinite(groups.features).all(axis=(0, 2))
+    large = np.asarray((np.abs(groups.features) > LARGE_FEATURE).any(axis=(0, 2)))
     grades = groups.grades if finite.all() else np.where(finite[:, None], groups.grades, 0.0)
     with np.errstate(over="ignore", invalid="ignore"):  # such a batch ends learning
         squares = squares_within(groups) if scaled else None
@@ -138,6 +143,7 @@ def prepared(groups: Groups, size: int, *, loss: Loss, scaled: bool) -> list[Bat
                 n_counted=end - first,
                 n_candidates=sum(sizes),
                 finite=bool(finite[rows].all()),
+                large=bool(large[rows].any()),
                 features=groups.features[:, rows, :width],
                 of_grades=tuple(each[rows, :width] for each in of_grades),
                 mask=groups.mask[rows, :width] if min(sizes, default=0) < width else None,

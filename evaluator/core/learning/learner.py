@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from evaluator.core.learning.elementary import column_sum, linear_scores, summed
-from evaluator.core.learning.groups import Batch, Group, batches_of
+from evaluator.core.learning.groups import LARGE_FEATURE, Batch, Group, batches_of
 from evaluator.core.learning.losses import Loss, loss_of
 from evaluator.core.learning.optimisers import (
     Moments,
@@ -25,6 +25,9 @@ from evaluator.core.learning.optimisers import (
 
 WARM_UP_GROUPS: Final = 50
 """With `within_query`, groups before the first update: they give the scale."""
+MOST_SPREAD: Final = 1e6
+"""Largest root of a group's squares, in units of the spread so far, of features beyond 1e9."""
+EXTREME: Final = "a feature differs by more than a million times its spread so far"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +118,8 @@ class Learner:
 
         Returns the state after them, and the loss of each counted group before its update.
         A batch without a group that counts changes nothing. Numbers that are not finite, in the
-        groups or computed from them, freeze the learner as it was before that batch.
+        groups or computed from them, and extreme features freeze the learner as it was before that
+        batch.
         """
         losses: list[float] = []
         with np.errstate(over="ignore", invalid="ignore"):
@@ -124,6 +128,9 @@ class Learner:
                     continue
                 if not batch.finite:
                     state = replace(state, frozen="a feature or a grade is not a finite number")
+                    continue
+                if batch.large and _is_extreme(state, batch):
+                    state = replace(state, frozen=EXTREME)
                     continue
                 after, values = self._after(state, batch)
                 if all(map(isfinite, values)) and self._is_finite(after):
@@ -188,6 +195,22 @@ class Learner:
         features stay the same up to rounding; moments follow the scale.
         """
         return state if self.scale == "none" or state.scale is None else _rescaled(state)
+
+
+def _is_extreme(state: LearnerState, batch: Batch) -> bool:
+    """Whether one group would decide alone on the scale of a feature, once there is a scale.
+
+    A feature that has not differed within a group so far has no spread to compare with.
+    """
+    if batch.squares is None or state.scale is None:
+        return False
+    largest = batch.squares.max(axis=1).tolist()
+    spreads = [square / state.n_free for square in state.squares]
+    beyond = np.abs(batch.features).max(axis=(1, 2)) > LARGE_FEATURE
+    return any(
+        is_beyond and spread > 0.0 and square > MOST_SPREAD**2 * spread
+        for is_beyond, square, spread in zip(beyond.tolist(), largest, spreads, strict=True)
+    )
 
 
 def _rescaled(state: LearnerState) -> LearnerState:
