@@ -64,7 +64,7 @@ class Rig:
         """A worker with snapshots that has read all; the disk is held by it."""
         states = self.disk(disk)
         states.hold()
-        settings = {"snapshot_url": f"file://{self.folder}", "max_poll_records": 20, **settings}
+        settings = {"snapshot_url": f"file://{self.folder}", "max_poll_records": 100, **settings}
         worker = self.house.worker(states=states, **settings)
         try:
             async with self.house.working(worker):
