@@ -29,7 +29,7 @@ from tests.mapping.test_plan import PLANNED, documents
 from tests.mapping.test_stage import records_of
 from tests.repeats import sized
 
-N_MUTANTS = int(os.environ.get("MAPPING_MUTANTS", sized(150_000, quick=10_000)))
+N_MUTANTS = int(os.environ.get("MAPPING_MUTANTS", sized(60_000, quick=10_000)))
 DECODERS = {"rankings": decode_rankings, "judgments": decode_judgments}
 BATCH = 500
 
