@@ -12,6 +12,7 @@ from evaluator.cli.arguments import MOST_SHOWN
 from evaluator.cli.exits import UsageError
 from evaluator.cli.wiring import connection_of, warn
 from evaluator.config import Settings
+from evaluator.core.learning.transforms import loaded
 from evaluator.core.online.events import LIVE, Command
 from evaluator.ports import Fenced, SourceUnusable
 from evaluator.tables import format_table, printable, utc_time
@@ -57,6 +58,8 @@ def show(options: argparse.Namespace, settings: Settings) -> int:
 def _row(record: dict[str, Any], *, live: bool) -> list[str]:
     evidence = record.get("evidence") or {}
     weights = zip(record["feature_names"], record["weights"], strict=True)
+    transforms = loaded(record.get("transforms") or {})
+    shown = {name: f"[{transform.text}]" for name, transform in transforms.items()}
     return [
         printable(record["model"]),
         str(record["version"]),
@@ -67,7 +70,7 @@ def _row(record: dict[str, Any], *, live: bool) -> list[str]:
         f"{evidence['mean_difference']:+.4f} in {evidence['traces']} traces"
         if evidence.get("mean_difference") is not None
         else printable(record.get("reason") or ""),
-        " ".join(f"{printable(name)}={value:.4g}" for name, value in weights),
+        " ".join(f"{printable(name)}{shown.get(name, '')}={value:.4g}" for name, value in weights),
     ]
 
 

@@ -86,3 +86,19 @@ def test_forget_ends_with_what_to_do_if_the_leader_always_is(monkeypatch, topics
     assert main(["weights", "forget", WHERE, "--set=group_id=g"]) == 3
     assert "repeat the command" in capsys.readouterr().err
     assert topics["weights"] == []
+
+
+def test_a_table_has_the_transforms_beside_the_features(monkeypatch, topics, capsys):
+    transforms = {"a": {"low": 0.0, "high": 30.0, "log1p": True}}
+    shown = {
+        **LAST,
+        "status": "rolled_back",
+        "of_version": 7,
+        "feature_names": ["a", "b"],
+        "weights": [0.5, -2.0],
+        "transforms": transforms,
+    }
+    topics["weights-log"].append(OutputRecord(b"k", b"a record"))
+    monkeypatch.setattr(weights, "read_log_record", lambda _value: shown)
+    assert main(["weights", "show", WHERE]) == 0
+    assert "a[clip:0:30+log1p]=0.5 b=-2\n" in capsys.readouterr().out

@@ -49,6 +49,16 @@ class Transform(NamedTuple):
             raise ValueError(f"not a transform: {text}")
         return cls.checked(float(bounds[0]), float(bounds[1]), log1p)
 
+    @property
+    def text(self) -> str:
+        """As `parse` reads it.
+
+        >>> Transform(0.0, 30.0, log1p=True).text
+        'clip:0:30+log1p'
+        """
+        clip = [] if self.low is None else [f"clip:{self.low:.15g}:{self.high:.15g}"]
+        return "+".join([*clip, *(["log1p"] if self.log1p else [])])
+
 
 Transforms = Mapping[str, Transform]
 """By name of a feature."""
