@@ -216,6 +216,7 @@ def test_check_warns_of_members_with_and_without_names(group, capsys, tmp_path, 
         (f"process 0 on {os.uname().nodename}\n", True),
         ("process", True),
     ],
+    ids=["no process", "this process", "elsewhere", "ended", "cut"],  # equal in all test processes
 )
 def test_check_warns_of_a_name_that_another_process_has(group, capsys, tmp_path, owner, warns):
     group(["pod-0"])
