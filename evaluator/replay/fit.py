@@ -209,7 +209,7 @@ def _diverged(epoch: int, state: LearnerState) -> str:
     return (
         f"in epoch {epoch}, after {state.updates} updates, {state.frozen}. Set a smaller "
         "learning_rate, a clip_norm, or scale=within_query; or check for extremely large features "
-        "(feature_transforms can clip them) or propensities."
+        "or propensities (feature_transforms can clip features)."
     )
 
 
