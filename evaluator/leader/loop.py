@@ -94,6 +94,7 @@ class Leader:
         self._no_state = StoredState(record_writer.fingerprint, record_writer.input_fingerprint)
         self._last_state = self._no_state
         self._sums: Mapping[tuple[str, ...], int] = {}  # of the last published interval
+        self._with_unknown_transforms: set[str] = set()  # models of which a warning was logged
         self._n_tasks = 0
         self._counts: Counter[tuple[str, ...]] = Counter(
             {("records", outcome): 0 for outcome in ("query", "watermark", "foreign", "unreadable")}
@@ -364,6 +365,7 @@ class Leader:
                 alarms=alarms,
             )
         if (learner := self._learner) is not None:
+            self._warn_of_transforms(learner)
             view = replace(
                 view,
                 n_ignored=learner.n_ignored,
@@ -371,6 +373,14 @@ class Leader:
                 models=learner.views(),
             )
         self.view = view
+
+    def _warn_of_transforms(self, learner: OnlineLearner) -> None:
+        """Warns once for each model of transforms of features that no model has."""
+        for model in learner.views():
+            if model.unknown_transforms and model.model not in self._with_unknown_transforms:
+                self._with_unknown_transforms.add(model.model)
+                features = list(model.unknown_transforms)
+                log.warning("transforms_unknown", model=model.model, features=features)
 
 
 def _task_of(record: SettledQuery | tuple[int, WatermarkRecord]) -> int:

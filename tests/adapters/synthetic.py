@@ -153,6 +153,7 @@ def learned(**changes: Any) -> LeaderView:
         last_experiment=(3, "rejected", "undecided"),
         unusable={"features": 4, "propensities": 0, "overflow": 1},
         unusable_share=0.005,
+        unknown_transforms=("prise",),
         evidence_needed=100.0,
         loss=1.25,
     )

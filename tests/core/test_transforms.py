@@ -100,6 +100,18 @@ def test_records_have_transforms_only_if_there_are_any():
         check_state(json.loads(records[-1][1].value)["state"])
 
 
+def test_views_name_transforms_of_features_that_no_model_has():
+    for declared, expected in (
+        ({**DECLARED, "prise": Transform(log1p=True)}, ("prise",)),
+        (DECLARED, ()),
+    ):
+        learner = OnlineLearner(rules(transforms=declared), n_tasks=N_TASKS)
+        assert learner.views() == ()
+        learner.receive(WORLD)
+        learner.end()
+        assert [view.unknown_transforms for view in learner.views()] == [expected]
+
+
 def test_weights_for_other_transforms_stay_live_and_are_no_start_of_the_learner():
     first = run(WORLD, rules(transforms=DECLARED))[-1]
     after = partial(OnlineLearner, n_tasks=N_TASKS, state=first.state, new_epoch=True)

@@ -9,6 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from evaluator.adapters.memory import MemoryLeadership
+from evaluator.core.learning.transforms import Transform
 from evaluator.core.online.events import Command
 from evaluator.core.types.records import WatermarkRecord
 from evaluator.leader import loop
@@ -24,7 +25,7 @@ from evaluator.wire.weights.leader_state import (
 )
 from tests.adapters.synthetic import FixedViews, learned
 from tests.adapters.test_http import asked
-from tests.core.learned import MATURITY_MS, N_TASKS, NAMES, parts, settled_query, world
+from tests.core.learned import MATURITY_MS, N_TASKS, NAMES, parts, rules, settled_query, world
 from tests.faulty_broker import FaultyBroker
 from tests.leader.leadership import FINGERPRINT, Desk, settled_value
 from tests.repeats import repeated
@@ -354,6 +355,17 @@ async def test_a_state_that_cannot_be_read_ends_it_with_what_to_do(value):
     desk.broker.leader.written["weights"].append(OutputRecord(STATE_KEY, value))
     with pytest.raises(SourceUnusable, match="evaluator weights forget"):
         await desk.leader().run()
+
+
+async def test_transforms_of_features_that_no_model_has_are_logged_once():
+    desk = Desk()
+    leader = desk.leader(made=rules(transforms={"prise": Transform(log1p=True)}))
+    with capture_logs() as logs:
+        async with desk.working(leader):
+            desk.settle_all(WORLD)
+            await desk.until_taken(leader, len(WORLD))
+    found = [line for line in logs if line["event"] == "transforms_unknown"]
+    assert [(line["model"], line["features"]) for line in found] == [("m", ["prise"])]
 
 
 async def test_what_cannot_be_read_is_counted_and_said():

@@ -181,6 +181,7 @@ def _model_document(model_view: ModelView) -> dict[str, Any]:
         "frozen": model_view.frozen,
         "unusable": dict(model_view.unusable),
         "unusable_share": model_view.unusable_share,
+        "unknown_transforms": list(model_view.unknown_transforms),
         "evidence_for": model_view.evidence_for,
         "evidence_against": model_view.evidence_against,
         "traces": model_view.n_traces,

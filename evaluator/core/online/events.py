@@ -96,7 +96,8 @@ class ModelView(NamedTuple):
     Evidence is 1 without an experiment; `evidence_needed` decides one. `loss` is the mean of the
     last interval in which a group counted, `unusable` the queries that could not be learned from by
     reason, and `unusable_share` their share of the last queries,
-    `last_experiment` the challenger, status and reason of the last experiment that has ended.
+    `last_experiment` the challenger, status and reason of the last experiment that has ended,
+    `unknown_transforms` the features of `feature_transforms` that no model has.
     """
 
     model: str
@@ -114,6 +115,7 @@ class ModelView(NamedTuple):
     unusable: Mapping[str, int] = MappingProxyType({})
     unusable_share: float = 0.0
     last_experiment: tuple[int, str, str] | None = None
+    unknown_transforms: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

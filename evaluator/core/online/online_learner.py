@@ -130,7 +130,12 @@ class OnlineLearner:
         return self._views
 
     def _current_views(self) -> tuple[ModelView, ...]:
-        return tuple(view_of(each, self._rules) for _, each in sorted(self.model_learners.items()))
+        learners = [each for _, each in sorted(self.model_learners.items())]
+        known = {name for each in learners for name in each.training.feature_names}
+        unknown = tuple(sorted(self._rules.transforms.keys() - known)) if known else ()
+        return tuple(
+            view_of(each, self._rules)._replace(unknown_transforms=unknown) for each in learners
+        )
 
     def sums(self) -> dict[tuple[str, ...], int]:
         """Values of the weights in force so far: their numbers, and their sums in units of 2^-40.
