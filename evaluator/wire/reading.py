@@ -2,7 +2,7 @@
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
@@ -79,7 +79,8 @@ class Reader(Generic[T]):
         *,
         max_bytes: int = MAX_DOCUMENT_BYTES,
     ) -> None:
-        self._decode = msgspec.json.Decoder(kind).decode
+        decoder = msgspec.json.Decoder(kind)
+        self._decode, self._decode_lines = decoder.decode, decoder.decode_lines
         self._refused = refused
         self._before = f"{what}: " if what else ""
         self._max_bytes = max_bytes
@@ -95,6 +96,19 @@ class Reader(Generic[T]):
         except UNREADABLE as error:
             raise self._refused(f"{self._before}{error}") from None
         return document
+
+    def together(self, values: Sequence[bytes]) -> list[T] | None:
+        """Many documents in less time; None if they have to be read one by one."""
+        text = b"\n".join(values)
+        if text.count(b"\n") >= len(values) or any(map(too_deep, values)):
+            return None
+        if max(map(len, values), default=0) > self._max_bytes:
+            return None
+        try:
+            documents: list[T] = self._decode_lines(text)
+        except UNREADABLE:
+            return None
+        return documents if len(documents) == len(values) else None  # empty lines are none
 
 
 def too_deep(text: bytes) -> bool:

@@ -422,6 +422,7 @@ def test_what_a_ranking_states_follows_the_values_and_its_levels_the_variant():
         [first.value.replace(b'"task":3', b'"task":2')],
         [b'{"n":1,"task":3}'],
         [b'{"n":1}'],
+        [b""],
         [b"\xff"],
         [apart[:-1] + b',"x":' + 65 * b"[" + 65 * b"]" + b"}"],
     ):

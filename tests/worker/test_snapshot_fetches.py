@@ -67,7 +67,7 @@ async def test_a_stalled_fetch_deletes_its_folder_when_it_ends(rig, monkeypatch)
     await rig.all_begun(1)
     monkeypatch.setattr(store_snapshots, "STALLED_SECONDS", 0.0)
     await eventually(rig.snapshots.ended)
-    assert rig.snapshots.adopt([0]) == {0}
+    assert rig.snapshots.adopt([0]) == {0: False}
     assert list(rig.path.glob("snapshot-*/store/000001.sst")), "its thread still writes"
     rig.slow.go.set()
     await rig.is_empty()
@@ -80,7 +80,7 @@ async def test_the_fetch_of_a_task_that_has_left_is_given_up(rig):
     assert rig.snapshots.fetching == [1]
     rig.slow.go.set()
     await eventually(rig.snapshots.ended)
-    assert rig.snapshots.adopt([1]) == {1}
+    assert rig.snapshots.adopt([1]) == {1: True}
     await eventually(lambda: sorted(p.name for p in rig.path.iterdir()) == ["in-use", "task-1"])
     assert rig.snapshots.counts["snapshot_failures", "fetch"] == 0, "that is no failure"
 
@@ -110,10 +110,10 @@ async def test_two_fetches_run_at_a_time_and_those_that_wait_do_not_stall(rig, m
         await eventually(rig.snapshots.ended)
     assert rig.snapshots.counts["snapshot_failures", "fetch"] == 2
     assert rig.snapshots.fetching == [2]
-    assert rig.snapshots.adopt([0, 1, 2]) == {0, 1}
+    assert rig.snapshots.adopt([0, 1, 2]) == {0: False, 1: False}
     rig.slow.go.set()
     await eventually(rig.snapshots.ended)
-    assert rig.snapshots.adopt([2]) == {2}
+    assert rig.snapshots.adopt([2]) == {2: True}
     assert sorted(rig.slow.begun) == ["0", "1", "2"]
     await eventually(lambda: sorted(p.name for p in rig.path.iterdir()) == ["in-use", "task-2"])
 

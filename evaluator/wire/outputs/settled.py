@@ -11,7 +11,7 @@ from evaluator.core.online.ordered_merge import NO_FEATURES, SettledQuery
 from evaluator.core.types.candidates import CandidateKind, Described, Graph
 from evaluator.core.types.records import FloatArray, LoggedQuery, WatermarkRecord
 from evaluator.wire.messages.models import MAX_GRADE
-from evaluator.wire.reading import UNREADABLE, Count, Reader, refused_as, too_deep
+from evaluator.wire.reading import UNREADABLE, Count, Reader, refused_as
 
 MAX_SETTLED_BYTES: Final = 16 << 20
 _CANNOT: Final = "a record of settled cannot be read"
@@ -135,7 +135,6 @@ class WatchedReader:
         values: Any = ("values", dict[str, of_ranker], msgspec.field(default_factory=dict))
         kind: Any = msgspec.defstruct("_Watched", [values], bases=(_Query,))
         self._read = Reader[Any](kind, SettledUnreadable, _CANNOT, max_bytes=MAX_SETTLED_BYTES)
-        self._read_lines = msgspec.json.Decoder(kind).decode_lines
         self._members = [(f"v{n}", canonical) for n, canonical in enumerate(watched.values())]
 
     def __call__(
@@ -148,16 +147,11 @@ class WatchedReader:
         self, values: Sequence[bytes], offsets: Sequence[int]
     ) -> list[SettledQuery | tuple[int, WatermarkRecord]] | None:
         """The same for records of one task; None if they have to be read one by one."""
-        text, sizes = b"\n".join(values), list(map(len, values))
-        if text.count(b"\n") != len(values) - 1 or max(sizes) > MAX_SETTLED_BYTES:
-            return None
-        if any(map(too_deep, values)):
+        records = self._read.together(values)
+        if records is None or len({record.task for record in records}) != 1:
             return None
         try:
-            records = self._read_lines(text)
-            if any(record.task != records[0].task for record in records):
-                return None
-            return list(map(self._query, records, sizes, offsets))
+            return list(map(self._query, records, map(len, values), offsets))
         except (*UNREADABLE, SettledUnreadable):
             return None
 
