@@ -2,18 +2,29 @@
 
 import gc
 import os
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from evaluator.adapters.linux import memory_limit_bytes
 from tests import repeats
 from tests.spread import ByFile, put_into_groups
 
 MEMORY = Path("/dev/shm")
 """Temporary directories are here if there is room: stores and brokers of tests wait for no disk."""
 MEMORY_NEEDED = 6 * 2**30
+
+
+def _room_in_memory() -> float:
+    """Bytes that files in memory may take; 0 where programs in them cannot be run."""
+    if os.statvfs(MEMORY).f_flag & os.ST_NOEXEC:
+        return 0
+    [available] = re.findall(r"MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text("utf-8"))
+    limit = memory_limit_bytes() or float("inf")
+    return min(shutil.disk_usage(MEMORY).free, 1024 * int(available), limit - MEMORY_NEEDED)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -24,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "tests", deadline=None, print_blob=True, max_examples=repeats.examples(100)
     )
     settings.load_profile("tests")
-    if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > MEMORY_NEEDED:
+    if MEMORY.is_dir() and _room_in_memory() > MEMORY_NEEDED:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 

@@ -76,7 +76,8 @@ def check(options: argparse.Namespace, settings: Settings) -> int:
             max_future_skew_ms=settings.max_future_skew_ms,
         )
     )
-    if not all(finding.severity == "error" for finding in findings):
+    is_reachable = any(finding.severity != "error" for finding in findings)
+    if is_reachable:
         findings += _name_findings(connection, settings)
         group = replace(group_of(settings), group_instance_id=None)
         findings += asyncio.run(inspect_workers(connection, group))
@@ -84,7 +85,7 @@ def check(options: argparse.Namespace, settings: Settings) -> int:
         findings += asyncio.run(_mapping_findings(options.source, settings))
     findings += _state_findings(Path(settings.state_dir)) + _snapshot_findings(settings)
     print(findings_text(findings))
-    if all(finding.severity == "error" for finding in findings):
+    if not is_reachable:
         return INPUT_UNUSABLE
     print("\n".join(["", *rights_lines(connection, settings, principal=options.principal)]))
     return FOUND if any(finding.severity == "error" for finding in findings) else 0

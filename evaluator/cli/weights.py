@@ -188,7 +188,8 @@ def replaced_command(records: Sequence[OutputRecord], model: str) -> Command | N
     values = {record.key: record.value for record in records}
     try:
         command = read_command(values[command_key(model)])
-        models = read_state(values[STATE_KEY]).state["models"] if values.get(STATE_KEY) else []
+        state = read_state(values[STATE_KEY]).state if values.get(STATE_KEY) else None
+        models = state["models"] if state else []
     except (KeyError, CommandRefused, StateRefused):
         return None
     executed = {each["model"]: each["last_command"] for each in models}

@@ -19,7 +19,7 @@ from evaluator.mapping.log_mapping import LogMapping, Member, Members
 from evaluator.mapping.members import REQUIRED
 from evaluator.mapping.messages import JUDGMENT_HEAD, RANKING_HEAD, WRITTEN_NAMES
 from evaluator.mapping.paths import Path, Steps
-from evaluator.mapping.values import PER_MS, converter
+from evaluator.mapping.values import PER_MS, Unfit, converter
 from evaluator.wire.messages.models import SCHEMA_VERSION
 from evaluator.wire.native import library
 from evaluator.wire.native.library import MessageTexts
@@ -75,7 +75,7 @@ def plan_of(mapping: LogMapping) -> "Plan | None":
         return None
     try:
         return Plan(mapping)
-    except _Unplanned:
+    except (_Unplanned, Unfit):  # no value of a table fits: each record has its refusal
         return None
 
 
@@ -268,6 +268,8 @@ class Plan:
                 key: _encode(convert(value) + add if add else convert(value))
                 for key, value in member.table.items()
             }
+            if b"null" in texts.values():  # a number that is not finite
+                raise _Unplanned
             choices = [(_encode(key), text) for key, text in texts.items()]
             choices += [
                 (key.encode(), text) for key, text in texts.items() if _WHOLE.fullmatch(key)

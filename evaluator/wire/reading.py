@@ -102,13 +102,15 @@ class Reader(Generic[T]):
         text = b"\n".join(values)
         if text.count(b"\n") >= len(values) or any(map(too_deep, values)):
             return None
+        if not all(value[:1] == b"{" and value[-1:] == b"}" for value in values):
+            return None  # part of a document, or of two
         if max(map(len, values), default=0) > self._max_bytes:
             return None
         try:
             documents: list[T] = self._decode_lines(text)
         except UNREADABLE:
             return None
-        return documents if len(documents) == len(values) else None  # empty lines are none
+        return documents if len(documents) == len(values) else None
 
 
 def too_deep(text: bytes) -> bool:

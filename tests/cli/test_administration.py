@@ -165,6 +165,16 @@ def test_check_warns_of_a_state_directory_that_others_may_read(
     assert out.count(f"chmod 700 '{place}'") == n_warnings
 
 
+def test_check_without_a_broker_ends_with_3_whatever_else_is_found(tmp_path, monkeypatch, capsys):
+    async def inspect(connection, **asked):
+        return [Finding("error", "No broker answers.", "Start it.")]
+
+    monkeypatch.setattr(administration, "inspect", inspect)
+    tmp_path.chmod(0o755)
+    assert main(["check", SOURCE, "--set", f"state_dir={tmp_path}"]) == 3
+    assert "open to other users" in capsys.readouterr().out
+
+
 @pytest.fixture
 def group(monkeypatch):
     """A function that sets the names of the members of a group; all else is in order."""

@@ -544,6 +544,36 @@ def test_large_features_are_learned_from_if_they_were_as_large_before(factor):
     assert run(seen, rules())[-1].state["models"][0]["unusable"][1] == {}
 
 
+def warm(features):
+    """A learner with a scale, and its state after groups with one feature each."""
+    learner = Learner(scale="within_query")
+    state = learner.start([0.0])
+    for batches in learner.batches([one_feature(each) for each in features], 1):
+        state, _ = learner.learn(state, batches)
+    return learner, state
+
+
+def one_feature(values):
+    return Group(np.array(values, float).reshape(-1, 1), np.array([1.0, 0.0, 0.0]))
+
+
+def test_a_feature_that_never_differed_has_a_limit_too():
+    learner, state = warm([[5.0, 5.0, 5.0]] * 60)
+    for largest, is_left_out in [(1e14, False), (1e16, True), (1e150, True)]:
+        [batches] = learner.batches([one_feature([0.0, 0.0, largest])], 1)
+        after, _ = learner.learn(state, batches)
+        assert (after.frozen == EXTREME) is is_left_out
+
+
+def test_groups_that_are_usual_alone_are_usual_together():
+    """One is far from 0 with a small spread, the other wide and below the bound."""
+    learner, state = warm(np.random.default_rng(0).normal(size=(60, 3)))
+    groups = [one_feature([2e9, 2e9 + 1, 2e9 - 1]), one_feature([9e8, 0.0, -9e8])]
+    [batches] = learner.batches(groups, 2)
+    after, _ = learner.learn(state, batches)
+    assert (after.frozen, after.updates) == ("", state.updates + 1)
+
+
 def test_grades_that_overflow_are_set_apart_too():
     learner = Learner(scale="within_query", label_mode="sum")
     seen = [query._replace(propensities=[0.5] * 5) for query in WORLD]

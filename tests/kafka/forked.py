@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -47,7 +48,8 @@ class Forked:
             "cwd": str(Path.cwd()),
         }
         text = json.dumps({**request, "most_files": most_files}).encode()
-        _program().send(text, [out.fileno(), err.fileno(), its])
+        self._program = _program()  # it ends with the last of its forks that is kept
+        self._program.send(text, [out.fileno(), err.fileno(), its])
         os.close(its)
         self._lock = threading.Lock()
         self.pid = self._number()
@@ -92,8 +94,13 @@ class Forked:
         return int(line)
 
 
+def _end(requests: socket.socket, program: subprocess.Popen[bytes]) -> None:
+    requests.close()
+    program.wait()
+
+
 class _Program:
-    """The program that forks. It ends with this process, and so do its forks."""
+    """The program that forks. It ends with this object, and so do its forks."""
 
     def __init__(self) -> None:
         self.left = FORKS
@@ -108,20 +115,21 @@ class _Program:
                 env=environment,
                 start_new_session=True,
             )
+        weakref.finalize(self, _end, self._socket, self._popen)
 
     def send(self, text: bytes, files: list[int]) -> None:
-        self.left -= 1
         socket.send_fds(self._socket, [text], files)
 
 
-_PROGRAMS: list[_Program] = []
+_NEWEST: list[_Program] = []
 
 
 def _program() -> _Program:
     with _LOCK:
-        if not _PROGRAMS or _PROGRAMS[-1].left == 0:
-            _PROGRAMS.append(_Program())
-        return _PROGRAMS[-1]
+        if not _NEWEST or _NEWEST[0].left == 0:
+            _NEWEST[:] = [_Program()]
+        _NEWEST[0].left -= 1
+        return _NEWEST[0]
 
 
 def begin(most_files: int | None) -> None:
@@ -152,7 +160,9 @@ def serve(requests: socket.socket) -> dict[str, Any]:
                 os.dup2(err, 2)
                 os.dup2(os.open(os.devnull, os.O_RDWR), 0)
                 requests.detach()
-                os.closerange(3, max(*files, *running, *(end for _, end in running.values()), 64))
+                os.closerange(
+                    3, max(*files, *running, *(end for _, end in running.values()), 64) + 1
+                )
                 return request
             os.write(end, b"%d\n" % pid)
             os.close(out)

@@ -99,7 +99,7 @@ def settings_of_both(topic_prefix, tmp_path):
     new = {name: as_text(value) for name, value in tomllib.loads(page).items()}
     assert new["http_port"] == "9465"
     new = {**old, **new, "http_port": new_port, "state_dir": str(tmp_path / new["state_dir"])}
-    for name in ("topic_prefix", "group_id"):
+    for name in ("topic_prefix", "output_prefix", "group_id"):
         new[name] = f"{topic_prefix}{new[name]}"
     for name, each in (("old", old), ("new", new)):
         lines = [f"{key} = {json.dumps(str(value))}\n" for key, value in each.items()]

@@ -261,3 +261,25 @@ def test_no_mutant_makes_it_read_or_write_where_it_must_not(tmp_path):
     )
     assert done.returncode == 0, done.stderr.decode()
     assert int(done.stdout) > 1_000
+
+
+GRADES = '[judgments]\ntrace_id = "t"\nnode_id = "t"\ncandidate_id = "t"\n'
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        'grade = {const = 1}\ntimestamp_ms = {path = "w", unit = "iso", table = {a = 1}}\n',
+        'grade = {path = "g", table = {a = 1e308}, add = 1e308}\n',
+    ],
+)
+def test_a_table_whose_values_never_fit_has_no_plan(members):
+    assert plan_of(mapping_of(GRADES + members)) is None
+
+
+@pytest.mark.parametrize("n_steps", [55, 62, 70])
+def test_a_path_deeper_than_the_models_allow_is_left_to_the_reference(n_steps):
+    names = ".".join(["a"] * n_steps)
+    text = f'[judgments]\ntrace_id = "{names}"\nnode_id = "n"\ncandidate_id = "n"\ngrade = {{const = 1}}\n'
+    value = b'{"n":"x","a":' + b'{"a":' * (n_steps - 1) + b'"v"' + b"}" * n_steps
+    assert (planned(text, [value]) == [None]) is (n_steps > 60)

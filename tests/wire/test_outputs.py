@@ -423,6 +423,7 @@ def test_what_a_ranking_states_follows_the_values_and_its_levels_the_variant():
         [b'{"n":1,"task":3}'],
         [b'{"n":1}'],
         [b""],
+        [b'{"n":1,"task":3,', b'"watermark_ms":1}'],  # one record in two values
         [b"\xff"],
         [apart[:-1] + b',"x":' + 65 * b"[" + 65 * b"]" + b"}"],
     ):

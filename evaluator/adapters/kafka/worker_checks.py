@@ -25,22 +25,23 @@ async def inspect_workers(connection: Connection, group: GroupSettings) -> list[
             n_tasks = max(count or 0 for count in counts.values())
             every = [TopicPartition(topic, n) for topic in topics for n in range(n_tasks)]
             committed = await asking.committed(group.group_id, every)
-        checkpoints = await read_checkpoints(connection, group.topic_prefix, None)
+        found = await read_checkpoints(connection, group.topic_prefix, None)
     except (SourceUnavailable, SourceUnusable):
         return []  # `inspect` reports it
+    checkpoints = {task: of for task, of in found.items() if of}
     tasks = [
         task for task, of in checkpoints.items() if checkpoint_key(task, group.fingerprint) in of
     ]
     findings = list(_others(group, members))
     if tasks:
         findings += _added_partitions(max(tasks) + 1, n_tasks)
-    elif checkpoints and not committed:
+    if checkpoints and not committed:
         findings.append(
             Finding(
                 "warning",
-                f"Topic {group.topic_prefix}{CHECKPOINTS} has records of other settings, and group "
-                f"{group.group_id} has committed nothing: two evaluators would write to the same "
-                "topics if workers with these settings still run.",
+                f"Topic {group.topic_prefix}{CHECKPOINTS} has records of another group or of other "
+                f"settings, and group {group.group_id} has committed nothing: two evaluators would "
+                "write to the same topics if the workers of those records still run.",
                 "Set output_prefix (docs/blue-green.md), or make sure that they were stopped.",
             )
         )

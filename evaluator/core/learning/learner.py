@@ -200,17 +200,13 @@ class Learner:
 def _is_extreme(state: LearnerState, batch: Batch) -> bool:
     """Whether one group would decide alone on the scale of a feature, once there is a scale.
 
-    A feature that has not differed within a group so far has no spread to compare with.
+    For a feature that has not differed within a group so far, LARGE_FEATURE is the spread.
     """
     if batch.squares is None or state.scale is None:
         return False
-    largest = batch.squares.max(axis=1).tolist()
-    spreads = [square / state.n_free for square in state.squares]
-    beyond = np.abs(batch.features).max(axis=(1, 2)) > LARGE_FEATURE
-    return any(
-        is_beyond and spread > 0.0 and square > MOST_SPREAD**2 * spread
-        for is_beyond, square, spread in zip(beyond.tolist(), largest, spreads, strict=True)
-    )
+    usual = [square / state.n_free or LARGE_FEATURE**2 for square in state.squares]
+    beyond = np.abs(batch.features).max(axis=2) > LARGE_FEATURE
+    return bool((beyond & (batch.squares > MOST_SPREAD**2 * np.array(usual)[:, None])).any())
 
 
 def _rescaled(state: LearnerState) -> LearnerState:

@@ -56,7 +56,8 @@ class Transform(NamedTuple):
         >>> Transform(0.0, 30.0, log1p=True).text
         'clip:0:30+log1p'
         """
-        clip = [] if self.low is None else [f"clip:{self.low:.15g}:{self.high:.15g}"]
+        bounds = [repr(bound).removesuffix(".0") for bound in self[:2] if bound is not None]
+        clip = [":".join(["clip", *bounds])] if bounds else []
         return "+".join([*clip, *(["log1p"] if self.log1p else [])])
 
 

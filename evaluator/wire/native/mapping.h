@@ -13,7 +13,7 @@ static const byte *read_members(struct mapping *, const struct node *, const byt
 static const byte *read_rows(struct mapping *map, const struct node *node, const byte *at, int depth)
 {
     int64_t n = 0;
-    if (*at++ != '[')
+    if (depth >= MAX_NESTING || *at++ != '[')
         return NULL;
     while (next_item(&at, ']', &n)) {
         const byte **row = map->rows + (n - 1) * map->n_row_slots;
@@ -51,7 +51,7 @@ static const byte *read_members(struct mapping *map, const struct node *node, co
 {
     const byte *name;
     int64_t n = 0, size;
-    if (*at++ != '{')
+    if (depth >= MAX_NESTING || *at++ != '{')
         return NULL;
     while (next_item(&at, '}', &n)) {
         if (!(at = read_name(at, &name, &size)))
