@@ -74,6 +74,7 @@ def test_green_takes_over_from_blue_and_each_has_the_totals_of_its_own_meaning(
     blue.until_read(world.ends())
     created = executed(create)
     assert created.count(f"created {green_settings['output_prefix']}") == 9
+    assert "two evaluators" not in created
     check_green_is_refused_in_the_group_of_blue(world, start, blue_settings, tmp_path, capsys)
 
     green = started(green_settings)
@@ -118,5 +119,8 @@ def check_green_is_refused_in_the_group_of_blue(world, start, blue_settings, tmp
     assert main(check) == 5
     assert f"Group {group} has a worker with the fingerprint" in capsys.readouterr().out
     check[-1:] = [f"group_id={group}-other", "--set", "output_prefix="]
+    assert main(check) == 0
+    assert "two evaluators would write to the same topics" in capsys.readouterr().out
+    check[4] = str(tmp_path / "blue.toml")  # of the same meaning
     assert main(check) == 0
     assert "two evaluators would write to the same topics" in capsys.readouterr().out
