@@ -186,3 +186,12 @@ def test_a_worker_joins_members_of_the_same_meaning_and_outputs_only(change, joi
         return
     with pytest.raises(SourceUnusable, match=r"Group g has a worker with the fingerprint"):
         require_alike(joining, others)
+
+
+def test_what_another_worker_has_sent_is_printed_escaped_and_cut():
+    other = replace(GROUP, fingerprint="\x1b\n" * 1_000, topic_prefix="\x1b\n" * 1_000)
+    sent = member(group=other).metadata(TOPICS).encode()
+    with pytest.raises(SourceUnusable) as refused:
+        require_alike(GROUP, [("", sent)])
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) < 2_000

@@ -9,6 +9,7 @@ from aiokafka import errors as kafka_errors
 from aiokafka.admin import NewPartitions
 
 from evaluator.adapters.kafka import source as of_kafka
+from evaluator.adapters.kafka.clients import Requests
 from evaluator.ports import Committed, SourceUnavailable, SourceUnusable
 from tests.contract.backends import admin, owned, read, values
 from tests.waiting import patience
@@ -79,6 +80,63 @@ async def test_a_consumer_that_broke_is_replaced_and_nothing_is_lost(backend, so
     assert got == [b"%d" % n for n in range(40)]
     assert source._consumer is not first
     assert source.assignment.generation == 2
+
+
+async def test_whoever_of_another_meaning_joins_while_the_group_assigns_gets_no_task(
+    backend, monkeypatch
+):
+    """Then the brokers return no subscriptions; once they do, the others get its tasks."""
+    blue, green = backend.source(fingerprint="blue"), backend.source(fingerprint="green")
+    await blue.start()
+    await owned(blue, {0})
+    ask, asked = Requests.members, []
+
+    async def members(self, group):
+        asked.append(group)
+        if len(asked) == 3:
+            raise SourceUnavailable("at this moment")
+        found = await ask(self, group)
+        return [(name, b"") for name, _ in found] if len(asked) <= 2 else found
+
+    monkeypatch.setattr(Requests, "members", members)
+    await green.start()
+    assert len(asked) == 1
+    n_unavailable = 0
+
+    async def both_polled():
+        nonlocal n_unavailable
+        async with patience():
+            while True:
+                if blue.revoking:
+                    blue.release()
+                await blue.poll([], max_records=1, timeout_ms=20)
+                try:
+                    await green.poll([R0], max_records=1, timeout_ms=20)
+                except SourceUnavailable:
+                    n_unavailable += 1
+                assert green.assignment is None
+
+    with pytest.raises(SourceUnusable, match=r"has a worker with the fingerprint 'blue'"):
+        await both_polled()
+    assert (len(asked), n_unavailable) == (4, 1)
+    generation = blue.assignment.generation
+    await green.stop()
+    await owned(blue, {0}, after_generation=generation)
+
+
+async def test_a_worker_of_the_same_meaning_asks_once_more_and_gets_its_task(backend, monkeypatch):
+    ask, asked = Requests.members, []
+
+    async def members(self, group):
+        asked.append(group)
+        return await ask(self, group)
+
+    monkeypatch.setattr(Requests, "members", members)
+    source = backend.source(fingerprint="blue")
+    await source.start()
+    await owned(source, {0})
+    await nothing_polled(source, 0.2)
+    assert len(asked) == 2
 
 
 async def test_a_changed_partition_count_is_refused(backend, source):

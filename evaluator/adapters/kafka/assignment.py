@@ -133,7 +133,7 @@ def require_alike(group: GroupSettings, members: Iterable[tuple[str, bytes]]) ->
     """Raises SourceUnusable if a member of the group has another meaning or writes elsewhere.
 
     Args:
-        group: of a process that has not joined yet; a member of its own name does not count.
+        group: of this process; a member of its own name does not count.
         members: names and subscriptions, of any assignor.
     """
     for name, subscription in members:
@@ -147,11 +147,12 @@ def require_alike(group: GroupSettings, members: Iterable[tuple[str, bytes]]) ->
             continue
         if (other.fingerprint, other.prefix) != (group.fingerprint, group.topic_prefix):
             raise SourceUnusable(
-                f"Group {group.group_id} has a worker with the fingerprint {other.fingerprint} "
-                f"that writes to topics with the prefix {other.prefix!r}; here they are "
-                f"{group.fingerprint} and {group.topic_prefix!r}. Workers of one group need the "
-                "same. To run both beside each other set another group_id and output_prefix "
-                "(docs/blue-green.md). To replace it, stop all workers of the group first; one "
-                "that was killed, or stopped with a name, is a member until session_timeout_ms has "
-                "passed, or until `evaluator group remove`."
+                f"Group {group.group_id} has a worker with the fingerprint "
+                f"{other.fingerprint[:64]!r} that writes to topics with the prefix "
+                f"{other.prefix[:150]!r}; here they are {group.fingerprint!r} and "
+                f"{group.topic_prefix!r}. Workers of one group need the same. To run both beside "
+                "each other set another group_id and output_prefix (docs/blue-green.md). To "
+                "replace it, stop all workers of the group first; one that was killed, or stopped "
+                "with a name, is a member until session_timeout_ms has passed, or until `evaluator "
+                "group remove`."
             )

@@ -82,6 +82,7 @@ class KafkaSource(PartitionReader):
         super().__init__(connection)
         self._assignor = StoreAssignor(self._store_claims, self._compare_count, group)
         self._claims = claims
+        self._alike = not group.fingerprint
         self._topic_ids: Mapping[Log, str] = {}
         self._prepare = prepare
         self._group = group
@@ -155,8 +156,25 @@ class KafkaSource(PartitionReader):
 
     @property
     def assignment(self) -> Assignment | None:
-        """The tasks of this member. Reading it forgets the positions of tasks that are lost."""
-        return self._member.assignment
+        """The tasks of this member, None until its group was compared (`require_alike`).
+
+        Reading it forgets the positions of tasks that are lost.
+        """
+        return self._member.assignment if self._alike else None
+
+    async def _compare_group(self, consumer: AIOKafkaConsumer) -> None:
+        """Compares the other members after the first assignment, before it is handed out.
+
+        While a group assigns, as often at `start`, the brokers return no subscriptions.
+        """
+        group = self._group.group_id
+        asking = Requests(client_of(consumer), self._connection.security())
+        doing = f"reading the members of group {group}"
+        members = await complete(self._connection, doing, asking.members(group))
+        require_alike(self._group, members)
+        self._alike = not members or any(subscription for _, subscription in members)
+        if self._alike:
+            self._member.changed.set()
 
     @property
     def revoking(self) -> bool:
@@ -257,6 +275,8 @@ class KafkaSource(PartitionReader):
         if self._member.revoking:
             await asyncio.sleep(0)
             return []
+        if not self._alike and self._member.assignment is not None:
+            await self._compare_group(consumer)
         wanted = [each for each in self._named(partitions) if self._may_read(each)]
         if not wanted:
             self._check_group(consumer)
