@@ -32,7 +32,7 @@ from evaluator.wire.weights.leader_state import (
 )
 from evaluator.wire.weights.weights_record import Weights
 
-_MOST_ATTEMPTS: Final = 5
+_MOST_ATTEMPTS: Final = 50
 _HEADER = ("model", "version", "epoch", "status", "of", "event time (UTC)", "evidence", "weights")
 
 

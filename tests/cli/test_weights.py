@@ -82,7 +82,7 @@ def test_forget_fences_again_if_the_leader_was_faster(monkeypatch, topics, capsy
 
 
 def test_forget_ends_with_what_to_do_if_the_leader_always_is(monkeypatch, topics, capsys):
-    fencing(monkeypatch, topics, 5)
+    fencing(monkeypatch, topics, weights._MOST_ATTEMPTS)
     assert main(["weights", "forget", WHERE, "--set=group_id=g"]) == 3
     assert "repeat the command" in capsys.readouterr().err
     assert topics["weights"] == []
