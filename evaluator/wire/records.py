@@ -1,10 +1,9 @@
 """Records as bytes, as adapters read and write them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,11 +18,6 @@ Output = Literal[
 ]  # fmt: skip
 """A topic that is written; the last two by `evaluator map`."""
 Headers = Sequence[tuple[str, bytes | None]]
-_pack = msgspec.msgpack.Encoder().encode
-unpacked_headers: Callable[[bytes], Headers] = msgspec.msgpack.Decoder(
-    list[tuple[str, bytes | None]]
-).decode
-"""The headers in a byte string of `Records.headers`."""
 
 OUTPUTS: tuple[Output, ...] = ("evaluations", "settled", "windows", "dead-letters")
 """Outputs for other programs."""
@@ -122,13 +116,47 @@ def kept_to_map(value: bytes | None) -> bytes | None:
 
 
 def packed_headers(headers: Headers) -> bytes:
-    """Headers as one byte string of `Records.headers`, up to MAX_HEADER_BYTES."""
-    packed, size = [], 0
+    """Headers as one byte string of `Records.headers`: as in a Kafka record, up to a limit."""
+    packed, n, size = b"", 0, 0
     for name, value in headers:
-        size += len(name) + len(value or b"")
+        text = name.encode()
+        size += len(text) + len(value or b"")
         if size <= MAX_HEADER_BYTES:
-            packed.append((name, value))
-    return _pack(packed)
+            n += 1
+            value_size = _varint(-1 if value is None else len(value))
+            packed += b"".join((_varint(len(text)), text, value_size, value or b""))
+    return _varint(n) + packed
+
+
+def unpacked_headers(packed: bytes) -> Headers:
+    """The headers in a byte string of `Records.headers`."""
+    found: list[tuple[str, bytes | None]] = []
+    n, at = _read_varint(packed, 0) if packed else (0, 0)
+    for _ in range(n):
+        size, at = _read_varint(packed, at)
+        name, at = packed[at : at + size].decode(), at + size
+        size, at = _read_varint(packed, at)
+        found.append((name, None if size < 0 else packed[at : at + size]))
+        at += max(size, 0)
+    return found
+
+
+def _varint(number: int) -> bytes:
+    """A zigzag varint."""
+    number, text = number << 1 ^ number >> 63, b""
+    while number > 0x7F:
+        text += bytes((number & 0x7F | 0x80,))
+        number >>= 7
+    return text + bytes((number,))
+
+
+def _read_varint(text: bytes, at: int) -> tuple[int, int]:
+    bits = shift = 0
+    while True:
+        bits |= (text[at] & 0x7F) << shift
+        shift, at = shift + 7, at + 1
+        if text[at - 1] < 0x80:
+            return bits >> 1 ^ -(bits & 1), at
 
 
 def without(records: Records, ranges: Sequence[OffsetRange]) -> Records:

@@ -17,7 +17,15 @@ from evaluator.adapters.kafka.errors import skip
 from evaluator.adapters.kafka.topic_reader import records_of
 from evaluator.ports import SourceUnusable
 from evaluator.wire.native import library, record_sets
-from evaluator.wire.records import KEPT_BYTES, MAX_MESSAGE_BYTES, kept
+from evaluator.wire.records import (
+    KEPT_BYTES,
+    MAX_HEADER_BYTES,
+    MAX_MESSAGE_BYTES,
+    MAX_RECORD_BYTES,
+    kept,
+    kept_to_map,
+    unpacked_headers,
+)
 from tests.repeats import sized
 from tests.wire.record_batches import (
     CODECS,
@@ -85,15 +93,19 @@ def test_a_fetch_is_freed_when_its_records_are_taken_without_a_garbage_collectio
         gc.enable()
 
 
-def read(data, at=0, limit=None, **how):
+def read(data, at=0, limit=None, *, is_mapped=False, **how):
     """The records of a fetch, taken *limit* at a time, the position, and the error if there is."""
-    result, rows, error = fetched(data, at, **how), [], None
+    rows, error = [], None
+    result = fetched(data, at, deserializer=kept_to_map if is_mapped else kept, **how)
     try:
         while result.has_more():
             some = result.getall(limit)
             assert limit is None or len(some) <= limit
-            found = records_of("rankings", PARTITION, some, 0)
-            columns = found.offsets, found.timestamps_ms, found.keys, found.values
+            found = records_of("rankings", PARTITION, some, 0, is_mapped=is_mapped)
+            columns = [found.offsets, found.timestamps_ms, found.keys, found.values]
+            assert (found.headers is not None) == is_mapped
+            if is_mapped:
+                columns.append(map(unpacked_headers, found.headers))
             rows += zip(*map(list, columns), strict=True)
     except SourceUnusable as damaged:
         error = str(damaged)
@@ -107,9 +119,10 @@ def by_reference(monkeypatch, data, at=0, **how):
 
 
 def same(monkeypatch, data, at=0, **how):
-    """What both ways read."""
-    found = read(data, at, **how)
-    assert found == by_reference(monkeypatch, data, at, **how)
+    """What both ways read; with headers what follows is the same."""
+    for is_mapped in (True, False):
+        found = read(data, at, **how, is_mapped=is_mapped)
+        assert found == by_reference(monkeypatch, data, at, **how, is_mapped=is_mapped)
     return found
 
 
@@ -234,6 +247,39 @@ def test_what_is_larger_than_a_message_is_cut(monkeypatch, codec):
     assert some.oversize == {1: MAX_MESSAGE_BYTES + 1}
 
 
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_foreign_records_are_cut_later_and_messages_beside_them_as_ever(monkeypatch, codec):
+    sizes = MAX_MESSAGE_BYTES + 1, MAX_RECORD_BYTES, MAX_RECORD_BYTES + 1
+    data = batch(0, [Row(at, b"k", b"a" * size) for at, size in enumerate(sizes)], codec=codec)
+    rows, _, _ = read(data, is_mapped=True)
+    assert rows == by_reference(monkeypatch, data, is_mapped=True)[0]
+    assert [len(row[3]) for row in rows] == [*sizes[:2], KEPT_BYTES]
+    some = fetched(data, deserializer=kept_to_map).getall()
+    assert records_of("rankings", PARTITION, some, 3, is_mapped=True).oversize == {2: sizes[2]}
+    beside = records_of("judgments", PARTITION, some, 3)
+    assert beside.oversize == dict(enumerate(sizes))
+    assert list(beside.values) == [b"a" * KEPT_BYTES] * 3
+    assert beside.headers is None
+
+
+def test_headers_of_foreign_records_are_kept_up_to_a_limit(monkeypatch):
+    large = MAX_HEADER_BYTES - 10
+    headers = (
+        (),
+        (("a", b"1"), ("b", None), ("a", b"")),
+        (("a", b"x" * large), ("b", b"1")),  # longer than the compiled reader keeps
+        (("a", b"x" * large), ("b", b"x" * 20), ("c", b"")),
+        (("\u00e4", b"1"),),
+    )
+    found = []
+    for each in headers:
+        data = batch(0, [Row(0, b"k", b"v", each)])
+        ((*_, kept_headers),), _, _ = read(data, is_mapped=True)
+        found.append(tuple(kept_headers))
+        assert by_reference(monkeypatch, data, is_mapped=True)[0][0][-1] == kept_headers
+    assert found == [*headers[:3], headers[3][:1], headers[4]]
+
+
 @pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])
 def test_of_a_batch_that_unpacks_to_too_much_the_first_records_are_read(monkeypatch, codec):
     monkeypatch.setattr(record_sets, "MAX_UNPACKED_BYTES", 1_000_000)
@@ -272,10 +318,11 @@ def test_mutants_are_read_as_aiokafka_reads_them(monkeypatch):
         data = batch(rng.choice([0, 5]), random_rows(rng, rng.randrange(1, 6)), codec=codec)
         damaged = mutant(data, rng) if rng.random() < 0.9 else data
         try:
-            expected = by_reference(monkeypatch, damaged, limit=rng.choice([None, 2]))
+            how = {"is_mapped": rng.random() < 0.5}
+            expected = by_reference(monkeypatch, damaged, limit=rng.choice([None, 2]), **how)
         except Exception:  # noqa: BLE001  # neither way promises anything
             continue
-        found = read(damaged)
+        found = read(damaged, **how)
         assert found == expected, damaged.hex()
         n_plain += found[2] is None
         n_errors += found[2] is not None

@@ -84,12 +84,14 @@ static inline bool record_sets_in(const byte *data, int64_t size, int64_t next_o
     out.offsets = array(room, 8), out.timestamps_ms = array(room, 8);
     out.key_starts = array(room, 8), out.key_sizes = array(room, 8);
     out.value_starts = array(room, 8), out.value_sizes = array(room, 8);
-    out.keys = array(size, 1), out.values = array(size, 1);
+    out.header_starts = array(room, 8), out.header_sizes = array(room, 8);
+    out.keys = array(size, 1), out.values = array(size, 1), out.headers = array(size, 1);
     if (crc32c(data, data + size) != ~crc_by_bytes(data, data + size))
         abort();
     read_record_sets(data, size, flags, &out);
     *n_rows += out.n_rows;
     free(out.offsets), free(out.timestamps_ms), free(out.key_starts), free(out.key_sizes);
     free(out.value_starts), free(out.value_sizes), free(out.keys), free(out.values);
+    free(out.header_starts), free(out.header_sizes), free(out.headers);
     return out.stop == AT_END;
 }

@@ -47,7 +47,7 @@ int LLVMFuzzerTestOneInput(const byte *data, size_t size)
     byte *copy = array(size - 2, 1);
     memcpy(copy, data + 2, size - 2);
     if (data[0] % 3 == 0)
-        record_sets_in(copy, size - 2, data[1] >> 3, data[1] & 7, &n_rows);
+        record_sets_in(copy, size - 2, data[1] >> 4, data[1] & 15, &n_rows);
     else
         messages_in(copy, size - 2, data[0] % 3 == 1, data[1] & 1);
     free(copy);

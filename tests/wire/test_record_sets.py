@@ -20,6 +20,8 @@ FLAGS = [
     record_sets.CHECK_CRC,
     record_sets.CHECK_CRC | record_sets.LEAVE_TRANSACTIONS,
     record_sets.IS_CUT,
+    record_sets.CHECK_CRC | record_sets.IS_FOREIGN,
+    record_sets.IS_CUT | record_sets.IS_FOREIGN,
 ]
 
 
@@ -115,7 +117,8 @@ def test_no_mutant_makes_it_read_or_write_where_it_must_not(harness):
     rng = random.Random(SEED)
     smallest = batch(0, [Row(at, None, None) for at in range(63)])
     large = batch(0, [Row(at, b"k" * 262_145, b"v" * n) for at, n in enumerate((262_144, 262_145))])
-    sets = [b"", smallest, smallest[:-1], large, large[:-1]]
+    foreign = batch(0, [Row(0, None, b"v" * (1 << 20) + b"v" * n) for n in range(2)])
+    sets = [b"", smallest, smallest[:-1], large, large[:-1], foreign, foreign[:-1]]
     whole = [batch(0, random_rows(rng, rng.randrange(1, 9))) for _ in range(400)]
     for _ in range(sized(30_000, quick=30_000)):
         parts = [rng.choice(whole) for _ in range(rng.choice([1, 1, 2, 5]))]

@@ -20,7 +20,13 @@ from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.types.skips import covered
 from evaluator.wire.native import library, record_sets
 from evaluator.wire.native.record_sets import MAX_UNPACKED_BYTES, RecordColumns
-from evaluator.wire.records import MAX_MESSAGE_BYTES, kept
+from evaluator.wire.records import (
+    MAX_MESSAGE_BYTES,
+    MAX_RECORD_BYTES,
+    kept,
+    kept_to_map,
+    packed_headers,
+)
 
 _NONE: Final = -1
 _KNOWN: Final = aiokafka.__version__.startswith("0.14.")
@@ -38,14 +44,16 @@ def replace_unpacking() -> None:
     fetcher.FetchResult = _FetchResult
 
 
-def columns_of(rows: list[Any], max_bytes: int = MAX_MESSAGE_BYTES) -> RecordColumns:
-    """Rows of aiokafka; keys larger than a message and values of more than *max_bytes* are cut."""
+def columns_of(rows: list[Any], *, is_foreign: bool = False) -> RecordColumns:
+    """Rows of aiokafka; keys and values that are too large are cut."""
+    max_bytes = MAX_RECORD_BYTES if is_foreign else MAX_MESSAGE_BYTES
     return RecordColumns(
         np.array([row.offset for row in rows], np.int64),
         np.array([_NONE if row.timestamp is None else row.timestamp for row in rows], np.int64),
         ByteStrings.of([kept(row.key) for row in rows]),
         ByteStrings.of([kept(row.value, max_bytes) for row in rows]),
         np.array([row.serialized_value_size for row in rows], np.int64),
+        ByteStrings.of([packed_headers(row.headers) for row in rows]) if is_foreign else None,
     )
 
 
@@ -150,12 +158,12 @@ class RecordSets:
     *reference* has the offset to read next, while that of this object is the one to take next.
     """
 
-    def __init__(self, data: bytes, reference: _PartitionRecords, *, checks_crc: bool) -> None:
+    def __init__(self, data: bytes, reference: _PartitionRecords, flags: int) -> None:
         reference.release()
         self.next_fetch_offset = reference.next_fetch_offset
         self._data = np.frombuffer(data, np.uint8)
         self._reference = reference
-        self._checks_crc = checks_crc
+        self._flags = flags  # of `record_sets`
         self._at = 0
         self._all_read = False
         self._rows: RecordColumns | None = None  # read, and not taken yet
@@ -182,8 +190,7 @@ class RecordSets:
     def _read(self) -> RecordColumns:
         """The records of the next batches."""
         reference = self._reference
-        flags = record_sets.CHECK_CRC if self._checks_crc else 0
-        flags |= record_sets.LEAVE_TRANSACTIONS if reference.has_aborted else 0
+        flags = self._flags | (record_sets.LEAVE_TRANSACTIONS if reference.has_aborted else 0)
         found = record_sets.read(self._data, self._at, reference.next_fetch_offset, flags=flags)
         self._at, reference.next_fetch_offset = found.at, found.next_offset
         self._all_read = found.stop == record_sets.AT_END
@@ -200,7 +207,8 @@ class RecordSets:
         plain = record_sets.unpacked(batch) if is_compressed else None
         self._all_read = True  # if the batch is damaged: then it is fetched again
         if plain is not None:
-            found = record_sets.read(plain[0], 0, reference.next_fetch_offset, flags=plain[1])
+            flags = plain[1] | (self._flags & record_sets.IS_FOREIGN)
+            found = record_sets.read(plain[0], 0, reference.next_fetch_offset, flags=flags)
             reference.next_fetch_offset = found.next_offset
             if found.stop == record_sets.AT_CUT:
                 return found.rows if reference.has_read else reference.refuse_large(batch)
@@ -209,7 +217,7 @@ class RecordSets:
                 return found.rows
         rows, whole = reference.read_batch(batch.tobytes())
         self._all_read = not whole
-        return columns_of(rows)
+        return columns_of(rows, is_foreign=bool(self._flags & record_sets.IS_FOREIGN))
 
 
 def _records_of_fetch(
@@ -218,9 +226,13 @@ def _records_of_fetch(
     """Called as the class that it replaces. Skipped batches are left to the reference path."""
     reference = _PartitionRecords(tp, records, *arguments)
     *_, deserializer, checks_crc, _ = arguments
-    if deserializer is not kept or library.BUILT is None or not _KNOWN or skipped(tp):
+    is_foreign = deserializer is kept_to_map
+    if not (deserializer is kept or is_foreign) or skipped(tp):
         return reference
-    return RecordSets(records.data, reference, checks_crc=checks_crc)
+    if library.BUILT is None or not _KNOWN:
+        return reference
+    flags = record_sets.CHECK_CRC * bool(checks_crc) | record_sets.IS_FOREIGN * is_foreign
+    return RecordSets(records.data, reference, flags)
 
 
 # https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/consumer/fetcher.py#L126

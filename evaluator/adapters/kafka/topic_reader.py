@@ -34,7 +34,6 @@ from evaluator.wire.records import (
     Records,
     kept,
     kept_to_map,
-    packed_headers,
     without,
 )
 
@@ -366,7 +365,7 @@ class TopicReader(PartitionReader):
 
 
 def input_settings(connection: Connection) -> Mapping[str, Any]:
-    """Settings of a consumer of the inputs; for mappings it keeps larger records, as rows."""
+    """Settings of a consumer of the inputs; for mappings it keeps larger records, and headers."""
     return {**INPUT_SETTINGS, **({"value_deserializer": kept_to_map} if connection.mapped else {})}
 
 
@@ -379,22 +378,20 @@ def records_of(
     is_mapped: bool = False,
 ) -> Records:
     """The records of a consumer with `input_settings` without skipped offsets."""
-    max_bytes = MAX_RECORD_BYTES if is_mapped else MAX_MESSAGE_BYTES
-    columns = rows if isinstance(rows, RecordColumns) else columns_of(rows, max_bytes)
-    headers = None
-    if is_mapped and not isinstance(rows, RecordColumns):
-        headers = ByteStrings.of([packed_headers(row.headers) for row in rows])
-    offsets, sizes = columns.offsets, columns.value_sizes
-    large = sizes > max_bytes
+    columns = rows if isinstance(rows, RecordColumns) else columns_of(rows, is_foreign=is_mapped)
+    offsets, sizes, values = columns.offsets, columns.value_sizes, columns.values
+    large = sizes > (MAX_RECORD_BYTES if is_mapped else MAX_MESSAGE_BYTES)
+    if columns.headers is not None and not is_mapped and large.any():  # beside a mapped log
+        values = ByteStrings.of(list(map(kept, values)))
     records = Records(
         log=name,
         partition=partition.partition,
         offsets=offsets,
         keys=columns.keys,
-        values=columns.values,
+        values=values,
         timestamps_ms=columns.timestamps_ms,
         next_offset=next_offset,
         oversize=dict(zip(offsets[large].tolist(), sizes[large].tolist(), strict=True)),
-        headers=headers,
+        headers=columns.headers if is_mapped else None,
     )
     return without(records, skipped(partition))

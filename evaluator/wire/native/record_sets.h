@@ -11,6 +11,8 @@ enum {
     BATCH_HEADER = 61,
     MIN_RECORD_BYTES = 7,
     MAX_RECORD_BYTES = 262144, /* a larger key or value is truncated */
+    MAX_FOREIGN_BYTES = 1048576, /* the same for values that are mapped */
+    MAX_HEADERS_BYTES = 16384,
     KEPT_RECORD_BYTES = 65536,
     CODEC = 7, /* bits of the attributes */
     APPEND_TIME = 8,
@@ -20,19 +22,21 @@ enum {
 
 /* IS_CUT: the only batch was unpacked up to a limit. Its first records are read, and of the record
    at the limit what is kept of it, if its value is larger than a message; then it stops AT_CUT,
-   unless that was the last one. */
-enum record_sets_flags { CHECK_CRC = 1, LEAVE_TRANSACTIONS = 2, IS_CUT = 4 };
+   unless that was the last one. IS_FOREIGN: headers are kept, as they are in the batch; a batch with
+   longer ones than MAX_HEADERS_BYTES is left. */
+enum record_sets_flags { CHECK_CRC = 1, LEAVE_TRANSACTIONS = 2, IS_CUT = 4, IS_FOREIGN = 8 };
 enum record_sets_stop { AT_END, AT_COMPRESSED, AT_ODD, AT_CUT };
 
 /* A size is that in the batch, -1 for none; what is kept of it is followed by a NUL byte. */
 struct record_sets {
-    int64_t n_rows, keys_size, values_size;
+    int64_t n_rows, keys_size, values_size, headers_size;
     int64_t at;          /* position of the next batch */
     int64_t next_offset; /* the next one to read; earlier records are left out */
     int64_t stop;
     int64_t *offsets, *timestamps_ms;                            /* [n_rows] */
     int64_t *key_starts, *key_sizes, *value_starts, *value_sizes; /* [n_rows] */
-    byte *keys, *values;
+    int64_t *header_starts, *header_sizes;
+    byte *keys, *values, *headers;
 };
 
 static uint64_t big_endian(const byte *at, int n)
@@ -134,10 +138,10 @@ static const byte *skip_headers(const byte *at, const byte *end)
     return at;
 }
 
-static void keep_bytes(const byte *from, int64_t size, byte *texts, int64_t *texts_size,
-                      int64_t *start)
+static void keep_bytes(const byte *from, int64_t size, int64_t most, byte *texts,
+                      int64_t *texts_size, int64_t *start)
 {
-    int64_t n = size > MAX_RECORD_BYTES ? KEPT_RECORD_BYTES : size < 0 ? 0 : size;
+    int64_t n = size > most ? KEPT_RECORD_BYTES : size < 0 ? 0 : size;
     *start = *texts_size;
     memcpy(texts + *start, from, n);
     texts[*start + n] = 0;
@@ -145,15 +149,15 @@ static void keep_bytes(const byte *from, int64_t size, byte *texts, int64_t *tex
 }
 
 struct batch {
-    int64_t first_offset, last_delta, first_ms, append_ms, n_records;
-    bool has_append_ms, is_cut;
+    int64_t first_offset, last_delta, first_ms, append_ms, n_records, most;
+    bool has_append_ms, is_cut, is_foreign;
 };
 
 /* Reads the value of a record whose end is missing. */
-static const byte *read_cut_value(const byte *at, const byte *end, const byte **value,
+static const byte *read_cut_value(const byte *at, const byte *end, int64_t most, const byte **value,
                                   int64_t *size)
 {
-    if (!(*value = at = read_varint(at, end, size)) || *size <= MAX_RECORD_BYTES ||
+    if (!(*value = at = read_varint(at, end, size)) || *size <= most ||
         end - at < KEPT_RECORD_BYTES)
         return NULL;
     return end;
@@ -175,9 +179,10 @@ static const byte *read_record(const struct batch *batch, const byte *at, const 
     if (!(at = read_varint(at + 1, end, &ms)) || !(at = read_varint(at, end, &delta)) ||
         delta < 0 || delta > batch->last_delta ||
         !(at = read_bytes(at, end, -1, &key, &key_size)) ||
-        !(at = is_cut ? read_cut_value(at, end, &value, &value_size)
+        !(at = is_cut ? read_cut_value(at, end, batch->most, &value, &value_size)
                       : read_bytes(at, end, -1, &value, &value_size)) ||
         (!is_cut && skip_headers(at, end) != end) ||
+        (batch->is_foreign && end - at > MAX_HEADERS_BYTES) ||
         __builtin_add_overflow(batch->first_ms, ms, &ms))
         return NULL;
     int64_t offset = batch->first_offset + delta;
@@ -187,8 +192,14 @@ static const byte *read_record(const struct batch *batch, const byte *at, const 
     out->timestamps_ms[row] = batch->has_append_ms ? batch->append_ms : ms;
     out->key_sizes[row] = key_size;
     out->value_sizes[row] = value_size;
-    keep_bytes(key, key_size, out->keys, &out->keys_size, out->key_starts + row);
-    keep_bytes(value, value_size, out->values, &out->values_size, out->value_starts + row);
+    keep_bytes(key, key_size, MAX_RECORD_BYTES, out->keys, &out->keys_size, out->key_starts + row);
+    keep_bytes(value, value_size, batch->most, out->values, &out->values_size,
+               out->value_starts + row);
+    if (batch->is_foreign) {
+        out->header_sizes[row] = end - at;
+        keep_bytes(at, end - at, MAX_HEADERS_BYTES, out->headers, &out->headers_size,
+                   out->header_starts + row);
+    }
     out->n_rows++;
     out->next_offset = offset + 1;
     return end;
@@ -206,6 +217,8 @@ static int read_batch(const byte *at, int64_t size, int64_t flags, struct record
         .n_records = big_endian(at + 57, 4),
         .has_append_ms = attributes & APPEND_TIME,
         .is_cut = flags & IS_CUT,
+        .is_foreign = flags & IS_FOREIGN,
+        .most = flags & IS_FOREIGN ? MAX_FOREIGN_BYTES : MAX_RECORD_BYTES,
     };
     if (at[16] != 2 || batch.first_offset < 0 || batch.first_offset > INT64_MAX / 2 ||
         batch.last_delta > INT32_MAX ||

@@ -3,7 +3,7 @@
 import ctypes
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import cramjam
@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.types.records import IntArray
 from evaluator.wire.native import library
-from evaluator.wire.records import KEPT_BYTES, MAX_MESSAGE_BYTES
+from evaluator.wire.records import KEPT_BYTES, MAX_MESSAGE_BYTES, MAX_RECORD_BYTES
 
 MAX_UNPACKED_BYTES: Final = 64 << 20
 """Limit of the records of a compressed batch."""
 AT_END, AT_COMPRESSED, AT_ODD, AT_CUT = range(4)
-CHECK_CRC, LEAVE_TRANSACTIONS, IS_CUT = 1, 2, 4
+CHECK_CRC, LEAVE_TRANSACTIONS, IS_CUT, IS_FOREIGN = 1, 2, 4, 8
 _REUSED_BYTES: Final = 8 << 20
 _HEADER: Final = 61
 _MIN_RECORD_BYTES: Final = 7
@@ -27,13 +27,17 @@ _CODECS: Final[dict[int, Any]] = {1: cramjam.gzip, 3: cramjam.lz4, 4: cramjam.zs
 
 @dataclass(frozen=True, slots=True)
 class RecordColumns:
-    """Records of one partition; `value_sizes` are those before values were truncated."""
+    """Records of one partition; `value_sizes` are those before values were truncated.
+
+    `headers` are those of foreign records, as in `Records`.
+    """
 
     offsets: IntArray
     timestamps_ms: IntArray
     keys: ByteStrings
     values: ByteStrings
     value_sizes: IntArray
+    headers: ByteStrings | None = None
 
     @classmethod
     def joined(cls, parts: Sequence["RecordColumns"]) -> "RecordColumns":
@@ -41,12 +45,14 @@ class RecordColumns:
         if len(parts) == 1:
             return parts[0]
         none = np.zeros(0, np.int64)
+        headers = [part.headers for part in parts if part.headers is not None]
         return cls(
             np.concatenate([none, *(part.offsets for part in parts)]),
             np.concatenate([none, *(part.timestamps_ms for part in parts)]),
             ByteStrings.joined([part.keys for part in parts]),
             ByteStrings.joined([part.values for part in parts]),
             np.concatenate([none, *(part.value_sizes for part in parts)]),
+            ByteStrings.joined(headers) if headers else None,
         )
 
     def __len__(self) -> int:
@@ -59,6 +65,7 @@ class RecordColumns:
             self.keys[rows],
             self.values[rows],
             self.value_sizes[rows],
+            None if self.headers is None else self.headers[rows],
         )
 
 
@@ -69,9 +76,12 @@ _ROWS: Final = (
     "key_sizes",
     "value_starts",
     "value_sizes",
+    "header_starts",
+    "header_sizes",
 )
-_TEXTS: Final = ("keys", "values")
-_COUNTS: Final = ("n_rows", "keys_size", "values_size", "at", "next_offset", "stop")
+_TEXTS: Final = ("keys", "values", "headers")
+_SIZES: Final = ("keys_size", "values_size", "headers_size")
+_COUNTS: Final = ("n_rows", *_SIZES, "at", "next_offset", "stop")
 
 
 class _Struct(ctypes.Structure):
@@ -123,20 +133,29 @@ def read(data: NDArray[np.uint8], at: int, next_offset: int, *, flags: int) -> F
         setattr(out, name, array.ctypes.data)
     assert library.BUILT is not None  # noqa: S101  # callers have looked
     library.BUILT.read_record_sets(data.ctypes.data, len(data), flags, ctypes.byref(out))
-    offsets, times, key_starts, key_sizes, value_starts, value_sizes = (
-        arrays[name][: out.n_rows].copy() for name in _ROWS
+    columns = {name: arrays[name][: out.n_rows].copy() for name in _ROWS}
+    keys, values, headers = (
+        ByteStrings(arrays[name][: getattr(out, size)].tobytes(), columns[start], columns[sizes])
+        for name, size, start, sizes in zip(_TEXTS, _SIZES, _ROWS[2::2], _ROWS[3::2], strict=True)
     )
-    keys = ByteStrings(arrays["keys"][: out.keys_size].tobytes(), key_starts, _kept(key_sizes))
-    texts = arrays["values"][: out.values_size].tobytes()
-    values = ByteStrings(texts, value_starts, _kept(value_sizes))
-    rows = RecordColumns(offsets, times, keys, values, value_sizes)
+    is_foreign = flags & IS_FOREIGN
+    rows = RecordColumns(
+        columns["offsets"],
+        columns["timestamps_ms"],
+        _kept(keys, MAX_MESSAGE_BYTES),
+        _kept(values, MAX_RECORD_BYTES if is_foreign else MAX_MESSAGE_BYTES),
+        values.sizes,
+        headers if is_foreign else None,
+    )
     return Found(rows, out.at, out.next_offset, out.stop)
 
 
-def _kept(sizes: IntArray) -> IntArray:
-    """Sizes of keys or values as they are kept."""
-    is_large = sizes > MAX_MESSAGE_BYTES
-    return np.where(is_large, KEPT_BYTES, sizes) if is_large.any() else sizes
+def _kept(texts: ByteStrings, max_bytes: int) -> ByteStrings:
+    """Keys or values with the sizes that are kept."""
+    is_large = texts.sizes > max_bytes
+    if not is_large.any():
+        return texts
+    return replace(texts, sizes=np.where(is_large, KEPT_BYTES, texts.sizes))
 
 
 def unpacked(batch: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], int] | None:
