@@ -74,26 +74,26 @@ async def read_groups(
 
 
 def _queries_of(
-    strata: Sequence[SettledColumns], task: int, rules: ReplayRules
+    parts: Sequence[SettledColumns], task: int, rules: ReplayRules
 ) -> Iterator[SettledQuery]:
     """The settled queries as the leader reads them."""
     canonical, maturity_ms = rules.measures.canonical, rules.join.maturity_ms
-    for stratum in strata:
-        served = _served_units(stratum, len(canonical))
-        offered = stratum.offered
+    for part in parts:
+        served = _served_units(part, len(canonical))
+        offered = part.offered
         if offered is None:
             raise AssertionError("the engine keeps no training data")
-        names = zip(stratum.grades, stratum.trace_ids, stratum.node_ids, strict=True)
+        names = zip(part.grades, part.trace_ids, part.node_ids, strict=True)
         for i, (grades, trace_id, node_id) in enumerate(names):
-            described, event_ms = offered.described[i], int(stratum.event_times_ms[i])
+            described, event_ms = offered.described[i], int(part.event_times_ms[i])
             yield SettledQuery(
                 task=task,
-                n=int(stratum.ns[i]),
+                n=int(part.ns[i]),
                 settled_time_ms=event_ms + maturity_ms,
                 event_time_ms=event_ms,
                 trace_id=trace_id,
                 node_id=node_id,
-                model=stratum.stratum.model,
+                model=part.strata.names[part.strata.numbers[i]].model,
                 grades={name: grade for name, grade in grades.items() if grade is not None},
                 units={SERVED: dict(zip(canonical, served[i], strict=False))},
                 sources=offered.sources[i],
@@ -105,12 +105,12 @@ def _queries_of(
             )
 
 
-def _served_units(stratum: SettledColumns, n_measures: int) -> list[list[int]]:
+def _served_units(part: SettledColumns, n_measures: int) -> list[list[int]]:
     """The values of the served order, `[n_queries, n_measures]`; none for unjudged queries."""
-    rankers = stratum.stratum.rankers
-    if stratum.units is None or SERVED not in rankers:
-        return [[]] * len(stratum)
-    of_rankers = stratum.units.reshape(len(stratum), len(rankers), n_measures)
+    rankers = part.rankers
+    if part.units is None or SERVED not in rankers:
+        return [[]] * len(part)
+    of_rankers = part.units.reshape(len(part), len(rankers), n_measures)
     found: list[list[int]] = of_rankers[:, rankers.index(SERVED)].tolist()
     return found
 

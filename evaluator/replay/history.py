@@ -4,7 +4,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
+from evaluator.core.columns.grades import GradeColumns
 from evaluator.core.measures.exact_sums import exactly, squares_of, value_buckets
 from evaluator.core.types.records import (
     SERVED,
@@ -111,18 +113,23 @@ class History:
     def settle(self, parts: Iterable[SettledColumns]) -> None:
         """Adds settled queries."""
         for part in parts:
-            self._begin(part.stratum, part.event_times_ms)
-            settled = [minute_of(ms + self._maturity_ms) for ms in part.event_times_ms.tolist()]
-            minutes, places = np.unique(settled, return_inverse=True)
-            for minute in minutes.tolist():
-                self.busy.add(minute)
-            self._count(part, minutes.tolist(), places)
-            if part.units is not None:
-                self._sum(part, part.units, minutes.tolist(), places)
+            for stratum, rows in part.strata.groups():
+                times_ms = part.event_times_ms[rows]
+                self._begin(stratum, times_ms)
+                settled = [minute_of(ms + self._maturity_ms) for ms in times_ms.tolist()]
+                minutes, places = np.unique(settled, return_inverse=True)
+                for minute in minutes.tolist():
+                    self.busy.add(minute)
+                silent = np.zeros(len(rows), bool) if part.silent is None else part.silent[rows]
+                self._count(stratum, part.grades.picked(rows), silent, minutes.tolist(), places)
+                if part.units is not None:
+                    units = part.units.reshape(len(part), -1, len(self.measures))[rows]
+                    self._sum(stratum, units, minutes.tolist(), places)
 
     def hold(self, part: EvaluationColumns) -> None:
         """Adds the times of queries that are open at the end."""
-        self._begin(part.stratum, part.event_times_ms)
+        for stratum, rows in part.strata.groups():
+            self._begin(stratum, part.event_times_ms[rows])
 
     def last_until(self, time_ms: int) -> None:
         """Extends the range of the replay to this time."""
@@ -135,25 +142,29 @@ class History:
             if first_ms < self.began_ms.get(block, first_ms + 1):
                 self.began_ms[block] = first_ms
 
-    def _count(self, part: SettledColumns, minutes: Sequence[int], places: IntArray) -> None:
-        silent = np.zeros(len(part), bool) if part.silent is None else part.silent
-        judged = (part.grades.counts > 0) & ~silent
-        positive = np.concatenate(([0], np.cumsum(part.grades.grades > 0)))
-        ends = part.grades.ends
-        irrelevant = judged & (positive[ends] == positive[ends - part.grades.counts])
+    def _count(
+        self,
+        stratum: Stratum,
+        grades: GradeColumns,
+        silent: NDArray[np.bool_],
+        minutes: Sequence[int],
+        places: IntArray,
+    ) -> None:
+        judged = (grades.counts > 0) & ~silent
+        positive = np.concatenate(([0], np.cumsum(grades.grades > 0)))
+        irrelevant = judged & (positive[grades.ends] == positive[grades.ends - grades.counts])
         numbers = [
             np.bincount(places[which], minlength=len(minutes)).tolist()
             for which in (judged, silent, ~(judged | silent), irrelevant)
         ]
-        pair, rows = (part.stratum.model, part.stratum.variant), list[Row]()
+        pair, rows = stratum[:2], list[Row]()
         for minute, row in zip(minutes, zip(*numbers, strict=True), strict=True):
             rows.append(((*pair, minute), _encoded(row)))
         self._results.sort(PAIRS, rows)
 
     def _sum(
-        self, part: SettledColumns, found: IntArray, minutes: Sequence[int], places: IntArray
+        self, stratum: Stratum, units: IntArray, minutes: Sequence[int], places: IntArray
     ) -> None:
-        units = found.reshape(len(part), -1, len(self.measures))
         has_value = units >= 0
         units = exactly(np.where(has_value, units, 0))
         terms = np.stack((has_value.astype(np.int64), units, squares_of(units)), axis=-1)
@@ -165,9 +176,9 @@ class History:
         flat = np.concatenate(numbers, axis=-1)
         order = np.argsort(places, kind="stable")
         sums = np.add.reduceat(flat[order], np.searchsorted(places[order], np.arange(len(minutes))))
-        pair, rows = (part.stratum.model, part.stratum.variant), list[Row]()
+        pair, rows = stratum[:2], list[Row]()
         for minute, by_ranker in zip(minutes, sums.tolist(), strict=True):
-            for ranker, row in zip(part.stratum.rankers, by_ranker, strict=True):
+            for ranker, row in zip(stratum.rankers, by_ranker, strict=True):
                 rows.append(((*pair, ranker, minute), _encoded(row)))
         self._results.sort(BLOCKS, rows)
 

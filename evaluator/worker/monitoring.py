@@ -73,9 +73,9 @@ class ValueHistograms:
 
     def _count_positions(self, part: SettledColumns) -> None:
         """Counts the exposed candidates of each rank, and those graded above 0."""
-        pair = part.stratum.model, part.stratum.variant
-        found = Counter[tuple[str, int]]()
-        for logged, grades in zip(part.logged or (), part.grades, strict=True):
+        found: dict[tuple[str, str], Counter[tuple[str, int]]] = {}
+        strata = part.strata.values()
+        for stratum, logged, grades in zip(strata, part.logged or (), part.grades, strict=True):
             if logged is None or logged.exposed is None:
                 continue
             seen = {
@@ -84,15 +84,16 @@ class ValueHistograms:
             clicked = {
                 rank for name, (rank, _) in logged.candidates.items() if (grades.get(name) or 0) > 0
             }
-            found.update(("exposures", rank) for rank in seen)
-            found.update(("clicks", rank) for rank in seen & clicked)
-        if found:
+            of_pair = found.setdefault(stratum[:2], Counter())
+            of_pair.update(("exposures", rank) for rank in seen)
+            of_pair.update(("clicks", rank) for rank in seen & clicked)
+        for pair, of_pair in found.items():
             group = "bucket", *pair
             counts = self._buckets[group] = dict(self._buckets.get(group, {}))
             for name in ("exposures", "clicks"):
                 for rank in range(1, COUNTED_POSITIONS + 1):  # those of 0 too
                     key = ("position", *pair, name, str(rank))
-                    counts[key] = counts.get(key, 0) + found[name, rank]
+                    counts[key] = counts.get(key, 0) + of_pair[name, rank]
 
     def _count_seconds(self, name: str, columns: Columns) -> None:
         first, end = _SECONDS_RANGE
@@ -111,23 +112,25 @@ class ValueHistograms:
         self._counts[path] = self._counts.get(path, 0) + len(found)
 
     def _add(self, part: SettledColumns, units: NDArray[np.int64]) -> None:
-        group = "bucket", part.stratum.model, part.stratum.variant
-        found = self._buckets[group] = dict(self._buckets.get(group, {}))
-        for row, ranker in enumerate(part.stratum.rankers):
+        strata, n_buckets = part.strata, len(VALUE_BOUNDS)
+        pairs = {strata.names[number][:2] for number in strata.distinct().tolist()}
+        found = {pair: dict(self._buckets.get(("bucket", *pair), {})) for pair in pairs}
+        for row, ranker in enumerate(part.rankers):
             for column, measure in self._columns:
-                path = *group, ranker, measure
                 queries = np.flatnonzero(units[:, row, column] != MISSING)
                 values = units[queries, row, column]
-                buckets = value_buckets(values)
-                numbers, lasts = np.unique(buckets[::-1], return_index=True)
-                counts = np.bincount(buckets)
-                for bucket, last in zip(numbers.tolist(), lasts.tolist(), strict=True):
-                    key = (*path, str(bucket))
-                    found[key] = found.get(key, 0) + int(counts[bucket])
+                cells = strata.numbers[queries] * n_buckets + value_buckets(values)
+                of_cells = np.unique(cells[::-1], return_index=True, return_counts=True)
+                for cell, last, n in zip(*(each.tolist() for each in of_cells), strict=True):
+                    number, bucket = divmod(cell, n_buckets)
+                    pair = strata.names[number][:2]
+                    key = ("bucket", *pair, ranker, measure, str(bucket))
+                    found[pair][key] = found[pair].get(key, 0) + n
                     if VALUE_BOUNDS[bucket] <= _EXEMPLAR_BOUND:
                         at = len(queries) - 1 - last
                         trace_id = part.texts[int(queries[at])][0]
                         self._exemplars[key] = Exemplar(trace_id, int(values[at]))
+        self._buckets |= {("bucket", *pair): counts for pair, counts in found.items()}
 
     def added_to(self, tally: GroupedTally) -> GroupedTally:
         """*tally* with the counts.

@@ -217,7 +217,7 @@ def evaluations_in(parts: Iterable[EvaluationColumns]) -> list[Evaluation]:
 
 
 def _evaluations_in(part: EvaluationColumns) -> Iterator[Evaluation]:
-    n, n_rankers = len(part), len(part.stratum.rankers)
+    n, n_rankers = len(part), len(part.rankers)
     scores = [None if np.isnan(score) else score for score in part.top_scores.tolist()]
     tops = runs(list(zip(part.top_ids.values(), scores, strict=True)), n * n_rankers)
     assert all(len(top) == part.n_top for top in tops)
@@ -225,7 +225,7 @@ def _evaluations_in(part: EvaluationColumns) -> Iterator[Evaluation]:
         part.trace_ids,
         part.node_ids,
         part.event_times_ms.tolist(),
-        [part.stratum] * n,
+        part.strata.values(),
         part.revisions.tolist(),
         part.grades,
         runs(part.first_ranks.tolist(), n),
@@ -243,7 +243,7 @@ def _settled_in(part: SettledColumns) -> Iterator[Settled]:
         part.trace_ids,
         part.node_ids,
         part.event_times_ms.tolist(),
-        [part.stratum] * n,
+        part.strata.values(),
         part.offsets.tolist(),
         part.grades,
         [None] * n if part.units is None else runs(part.units.tolist(), n),

@@ -3,7 +3,16 @@
 import pytest
 
 from evaluator.core.types.records import Stratum
-from tests.core.build import Task, heartbeat, judgment, malformed, ranking, units
+from tests.core.build import (
+    Task,
+    heartbeat,
+    judgment,
+    judgment_columns,
+    malformed,
+    ranking,
+    ranking_columns,
+    units,
+)
 
 
 def test_a_query_settles_when_the_watermark_is_past_its_maturity_not_before():
@@ -261,6 +270,31 @@ def test_settled_rows_carry_the_offset_and_stratum_of_their_ranking():
     assert settled.offset == 1
     assert settled.node_id == "n"
     assert settled.stratum == Stratum("x", "v", ("served", "bm25"))
+
+
+def test_strata_with_the_same_rankers_come_together_in_their_order():
+    task = Task()
+    scored = {"scorers": {"bm25": [1, 2]}}
+    variants = [("a", {}), ("b", {}), ("c", scored), ("a", {}), ("b", {}), ("c", {})]
+    traces = [f"t{n}" for n in range(len(variants))]
+    rankings = [
+        ranking("a b", trace=trace, variant=variant, **more)
+        for trace, (variant, more) in zip(traces, variants, strict=True)
+    ]
+    task.engine.receive(ranking_columns([*rankings, heartbeat(at=900)]), None)
+    judged = [judgment({"b": 1}, trace=trace) for trace in traces[:5]]
+    outputs = task.engine.receive(None, judgment_columns([*judged, heartbeat(at=900)]))
+    two, one = [("a", "t0"), ("a", "t3"), ("b", "t1"), ("b", "t4")], [("c", "t2")]
+    assert [labelled(part) for part in outputs.evaluations] == [two, one]
+    assert [sorted(labelled(part)) for part in outputs.settled] == [two, one, [("c", "t5")]]
+    assert [part.rankers for part in outputs.settled][1] == ("served", "bm25")
+    queries = [task.count("settled", "m", variant, "served", "mrr", "queries") for variant in "abc"]
+    assert queries == [2, 2, 1]
+
+
+def labelled(part):
+    variants = [stratum.variant for stratum in part.strata.values()]
+    return list(zip(variants, part.trace_ids, strict=True))
 
 
 # Clocks

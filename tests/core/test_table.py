@@ -4,7 +4,7 @@ from random import Random
 
 import numpy as np
 
-from evaluator.core.columns.table import RaggedColumns, RowTable, span_indices
+from evaluator.core.columns.table import Groups, RaggedColumns, RowTable, span_indices
 
 
 def ints(*values):
@@ -16,6 +16,24 @@ def test_span_indices_are_the_spans_one_after_the_other():
     assert span_indices(ints(9, 4, 9), ints(1, 0, 2)).tolist() == [9, 9, 10]
     assert span_indices(ints(), ints()).tolist() == []
     assert span_indices(ints(7), ints(0)).tolist() == []
+
+
+def test_groups_are_by_key_then_by_the_other_keys_and_have_the_sums_of_their_rows():
+    random = Random(2)
+    for n in (0, 1, 2, 300):
+        for most in (0, 3):
+            keys = [tuple(random.randint(0, most) for _ in range(2)) for _ in range(n)]
+            one, other = (ints(*(key[at] for key in keys)) for at in range(2))
+            rows = [ints(1, random.randint(-9, 9)) for _ in keys]
+            expected = {key: ints(0, 0) for key in sorted(keys)}
+            for key, row in zip(keys, rows, strict=True):
+                expected[key] = expected[key] + row
+            groups = Groups.of(one, other)
+            assert np.stack((groups.each(one), groups.each(other)), axis=1).tolist() == list(
+                map(list, expected)
+            )
+            sums = groups.sums(np.array(rows, np.int64).reshape(-1, 2))
+            assert sums.tolist() == [row.tolist() for row in expected.values()]
 
 
 # Slots

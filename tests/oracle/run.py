@@ -201,13 +201,13 @@ def spoken(parts: Iterable[EvaluationColumns]) -> list[tuple[Identity, Said]]:
 
 def evaluation_row(columns: EvaluationColumns, b: int) -> dict[str, Any]:
     """The query at place *b*, out of the flat columns."""
-    n_rankers, n_top = len(columns.stratum.rankers), columns.n_top
+    n_rankers, n_top = len(columns.rankers), columns.n_top
     ids = part_of(columns.top_ids.values(), b, len(columns), n_rankers * n_top)
     scores = part_of(columns.top_scores.tolist(), b, len(columns), n_rankers * n_top)
     scores = [None if isnan(score) else score for score in scores]
     top = list(zip(ids, scores, strict=True))
     return {
-        "stratum": tuple(columns.stratum),
+        "stratum": tuple(columns.strata.values(b, b + 1)[0]),
         "query": columns.texts[b][2],
         "grades": dict(columns.grades[b]),
         "first_ranks": part_of(columns.first_ranks.tolist(), b, len(columns), n_rankers),
@@ -237,7 +237,7 @@ def settled_rows(parts: Iterable[SettledColumns]) -> dict[int, dict[str, Any]]:
             rows[n] = {
                 "identity": (time_ms, *columns.texts[b][:2]),
                 "offset": int(columns.offsets[b]),
-                "stratum": tuple(columns.stratum),
+                "stratum": tuple(columns.strata.values(b, b + 1)[0]),
                 "grades": dict(columns.grades[b]),
                 "units": units_of(columns.units, b, len(columns)),
                 "silent": columns.silent is not None and bool(columns.silent[b]),

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from evaluator.core.columns.grades import GradeColumns
-from evaluator.core.columns.interning import DictionaryColumn
+from evaluator.core.columns.interning import DictionaryColumn, Values
 from evaluator.core.columns.texts import TextRows
 from evaluator.core.measures import MISSING, MeasureSet
 from evaluator.core.types.candidates import Described, Graph
@@ -59,19 +59,18 @@ DEFAULT = MeasureSet.parse(["top1", "top3", "mrr", "ndcg@10", "map@10"])
 
 
 def evaluations(*rows):
-    """Rows as the engine groups them: alike in stratum, length of tops, and having a value."""
+    """Rows as the engine groups them: alike in rankers, length of tops, and having a value."""
     groups = {}
     for changes in rows:
         row = {**ROW, **changes}
-        alike = (row["strata"], len(row["top"][0]), row["units"] is not None)
-        groups.setdefault(alike, []).append(row)
-    return [columns_of(*alike, members) for alike, members in groups.items()]
+        groups.setdefault(group_of(row), []).append(row)
+    return [columns_of(*alike[1:], members) for alike, members in groups.items()]
 
 
-def columns_of(stratum, n_top, have_values, rows):
+def columns_of(n_top, have_values, rows):
     tops = [pair for row in rows for top in row["top"] for pair in top]
     return EvaluationColumns(
-        stratum=stratum,
+        strata=DictionaryColumn.of([row["strata"] for row in rows]),
         n_top=n_top,
         texts=TextRows.of([row["texts"] for row in rows]),
         event_times_ms=np.array([row["event_times_ms"] for row in rows]),
@@ -184,6 +183,16 @@ def test_every_ranker_gets_its_own_numbers():
     }
 
 
+def test_rows_of_several_strata_have_their_own_labels_also_of_later_ones():
+    shared = Values([Stratum("m", "a", ("served",)), Stratum('"m"', "b", ("served",))])
+    for new in ([], [Stratum("n", "c", ("served",))]):
+        shared += new
+        (part,) = evaluations(*[{}] * 3)
+        part.strata = DictionaryColumn(shared, np.array([1, len(shared) - 1, 0], np.int32))
+        found = [(value["model"], value["variant"]) for value in values_of([part])]
+        assert found == [('"m"', "b"), shared[-1][:2], ("m", "a")]
+
+
 def test_fractional_grades_stay_and_whole_ones_are_integers():
     grades = {"a": 0.05, "b": 10.0, "c": 31.0, "d": 1e-9, "e": 2.0}
     [record] = encode_evaluations(evaluations({"grades": grades}), DEFAULT, emit_query=False)
@@ -229,7 +238,7 @@ def any_rows(draw):
 
 
 def group_of(row):
-    return row["strata"], len(row["top"][0]), row["units"] is not None
+    return row["strata"].rankers, len(row["top"][0]), row["units"] is not None
 
 
 def expected_evaluation(row):
@@ -295,7 +304,7 @@ def settled():
     """Two queries of one stratum: the first of them unjudged, so it stands apart."""
     stratum = Stratum("m", "v", ("served",))
     judged = SettledColumns(
-        stratum=stratum,
+        strata=DictionaryColumn.of([stratum] * 2),
         ns=np.array([7, 9]),
         texts=TextRows.of([("t-1", "", "q"), ("t-3", "n", "")]),
         event_times_ms=np.array([1000, 3000]),
@@ -304,7 +313,7 @@ def settled():
         units=np.array([ONE, ONE, ONE // 2, 0, 0, *[0] * 5]),
     )
     unjudged = SettledColumns(
-        stratum=stratum,
+        strata=DictionaryColumn.of([stratum]),
         ns=np.array([8]),
         texts=TextRows.of([("t-2", "n", "")]),
         event_times_ms=np.array([2000]),

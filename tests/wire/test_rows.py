@@ -72,17 +72,19 @@ def units(rng, n):
     return np.array(rng.choices(found, k=n), np.int64)
 
 
-def stratum(rng):
+def strata(rng, n):
     rankers = ("served", "bm25", 'a "b"\n')[: rng.randint(1, 3)]
-    return Stratum(string(rng), string(rng), rankers)
+    names = [Stratum(string(rng), string(rng), rankers) for _ in range(2)]
+    return DictionaryColumn.of(rng.choices(names, k=n))
 
 
 def some_evaluations(rng):
-    n, n_top, labels = rng.randrange(5), rng.randrange(4), stratum(rng)
-    n_lists = n * len(labels.rankers)
+    n, n_top = rng.randint(1, 5), rng.randrange(4)
+    labels = strata(rng, n)
+    n_lists = n * len(labels.names[0].rankers)
     valued = rng.random() < 0.8
     return EvaluationColumns(
-        stratum=labels,
+        strata=labels,
         n_top=n_top,
         texts=TextRows.of([[string(rng) for _ in range(3)] for _ in range(n)]),
         event_times_ms=integers(rng, n),
@@ -96,10 +98,10 @@ def some_evaluations(rng):
 
 
 def some_settled(rng, ns):
-    n, labels = len(ns), stratum(rng)
-    n_units = n * len(labels.rankers) * len(MEASURES.canonical)
+    n, labels = len(ns), strata(rng, len(ns))
+    n_units = n * len(labels.names[0].rankers) * len(MEASURES.canonical)
     return SettledColumns(
-        stratum=labels,
+        strata=labels,
         ns=np.array(ns, np.int64),
         texts=TextRows.of([[string(rng) for _ in range(3)] for _ in range(n)]),
         event_times_ms=integers(rng, n),

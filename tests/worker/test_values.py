@@ -3,6 +3,7 @@
 import numpy as np
 
 from evaluator.core.columns.grades import GradeColumns
+from evaluator.core.columns.interning import DictionaryColumn
 from evaluator.core.columns.texts import TextRows
 from evaluator.core.measures import MISSING, UNITS_PER_ONE
 from evaluator.core.types.records import LoggedQuery, SettledColumns, Stratum
@@ -19,7 +20,7 @@ def settled(values: list[list[float]]) -> SettledColumns:
     """Queries with these values: of served in mrr and top1, then of bm25."""
     n = len(values)
     return SettledColumns(
-        stratum=STRATUM,
+        strata=DictionaryColumn.of([STRATUM] * n),
         ns=np.arange(n),
         texts=TextRows.of([(f"t-{i}", "", "") for i in range(n)]),
         event_times_ms=np.zeros(n, np.int64),
@@ -49,6 +50,23 @@ def test_the_latest_query_stands_for_a_low_bucket_and_none_for_a_high_one():
     histograms.add([settled([[v, 1, 1, 1] for v in (0.04, 0.05, 0.9)])])
     key = ("bucket", "ranker", "prod", "served", "mrr", "1")
     assert histograms.take_exemplars() == {key: Exemplar("t-1", round(0.05 * UNITS_PER_ONE))}
+
+
+def test_the_strata_of_a_part_have_their_own_buckets_and_exemplars():
+    part = settled([[v, 1, 1, 1] for v in (0.05, 0.04, 0.03, 0.9)])
+    part.strata = DictionaryColumn(
+        [STRATUM, STRATUM._replace(variant="new")], np.array([1, 0, 1, 0])
+    )
+    histograms = ValueHistograms(["mrr", "top1"], counted=["mrr"], warned=set())
+    histograms.add([part, part])
+    new, prod = (("bucket", "ranker", variant, "served", "mrr") for variant in ("new", "prod"))
+    counted = histograms.added_to(GroupedTally())
+    of_served = {key: n for key, n in counted.items() if key[3] == "served"}
+    assert of_served == {(*new, "1"): 4, (*prod, "1"): 2, (*prod, "9"): 2}
+    assert histograms.take_exemplars() == {
+        (*new, "1"): Exemplar("t-2", round(0.03 * UNITS_PER_ONE)),
+        (*prod, "1"): Exemplar("t-1", round(0.04 * UNITS_PER_ONE)),
+    }
 
 
 def test_unjudged_queries_have_no_value_to_count():

@@ -1,6 +1,6 @@
 """Strings and other values as small integers: dictionary columns, and interners."""
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +54,13 @@ class DictionaryColumn:
     def values(self, first: int = 0, end: int | None = None) -> list[Any]:
         """Entries *first* to before *end*."""
         return list(map(self.names.__getitem__, self.numbers[first:end].tolist()))
+
+    def groups(self) -> Iterator[tuple[Any, NDArray[np.intp]]]:
+        """Each name in use, by number, with the places of its entries."""
+        order = np.argsort(self.numbers, kind="stable")
+        firsts = np.flatnonzero(np.diff(self.numbers[order], prepend=-1))
+        for places in np.split(order, firsts)[1:]:
+            yield self.names[self.numbers[places[0]]], places
 
     def compact(self) -> "DictionaryColumn":
         """The same entries with only the used names, in order of first use."""

@@ -1,7 +1,7 @@
 """Storage of many queries in columns: tables of rows, and spans of varying length."""
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -25,6 +25,37 @@ def span_indices(starts: IntArray, lengths: IntArray) -> IntArray:
         total = int(ends[-1]) if len(ends) else 0
         indices = np.arange(total) + np.repeat(starts - ends + lengths, lengths)
     return indices
+
+
+class Groups(NamedTuple):
+    """Rows with equal keys: in `order` one group after the other, each from one of `firsts` on.
+
+    >>> groups = Groups.of(np.array([7, 5, 7]))
+    >>> groups.each(np.array([7, 5, 7])), groups.sums(np.array([1, 2, 4]))
+    (array([5, 7]), array([2, 5]))
+    """
+
+    order: IntArray | slice
+    firsts: IntArray
+
+    @classmethod
+    def of(cls, key: IntArray, *others: IntArray) -> "Groups":
+        """The groups of rows, by key, then by the others: each `[n_rows]`, none negative."""
+        keys = key, *others
+        if len(key) and all((each == each[0]).all() for each in keys):  # faster, and frequent
+            return cls(slice(None), np.zeros(1, np.int64))
+        order = np.lexsort(keys[::-1])
+        changes = [np.diff(each[order], prepend=-1) != 0 for each in keys]
+        return cls(order, np.flatnonzero(np.any(changes, axis=0)))
+
+    def each(self, key: IntArray) -> IntArray:
+        """A key of each group."""
+        return key[self.order][self.firsts]
+
+    def sums(self, columns: IntArray) -> IntArray:
+        """The sums of columns, `[n_rows, ...]`, over each group."""
+        sums: IntArray = np.add.reduceat(columns[self.order], self.firsts, axis=0)
+        return sums
 
 
 class _Columns:

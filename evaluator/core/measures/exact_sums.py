@@ -8,7 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from evaluator.core.event_time.clock import LONGEST_MS
+from evaluator.core.columns.table import Groups
+from evaluator.core.event_time.clock import LONGEST_MS, MAX_TIMESTAMP_MS
 from evaluator.core.types.records import (
     VALUE_BOUNDS,
     AnyStratum,
@@ -71,6 +72,11 @@ class Sums:
             before = self.lacking or [0] * len(units)
             self.lacking = [old + new for old, new in zip(before, lacking, strict=True)]
 
+    def add_counted(self, sums: Sequence[int]) -> None:
+        """Adds sums of the columns of `QueryValues.counted`."""
+        width = len(self.units)
+        self.add(sums[-1], sums[:width], sums[width:-1])
+
     def valued(self) -> list[int]:
         """Queries with a value, by column."""
         return [self.queries - n for n in self.lacking] or [self.queries] * len(self.units)
@@ -99,18 +105,21 @@ def squares_of(units: IntArray) -> IntArray:
     return squares
 
 
-def sums_of_columns(units: IntArray) -> tuple[list[int], list[int]]:
-    """The sums of columns and of their squares: `[n_queries, n_columns]`, none MISSING.
+def sums_of_columns(units: IntArray, groups: Groups) -> tuple[list[list[int]], list[list[int]]]:
+    """By group the sums of columns and of their squares: `[n_queries, n_columns]`, none MISSING.
 
     In Python integers where a value is above 1: 64 bits hold no sum of many of these.
 
-    >>> sums_of_columns(np.array([[1 << 40, 1 << 60]] * 9))[0] == [9 << 40, 9 << 60]
+    >>> units = np.array([[1 << 40, 1 << 60]] * 9)
+    >>> sums_of_columns(units, Groups.of(np.zeros(9)))[0] == [[9 << 40, 9 << 60]]
     True
     """
-    sums, squares = units.sum(axis=0).tolist(), squares_of(units).sum(axis=0).tolist()
+    sums, squares = (groups.sums(each).tolist() for each in (units, squares_of(units)))
     for column in np.flatnonzero((units > UNITS_PER_ONE).any(axis=0)).tolist():
         exact = units[:, column].astype(object)
-        sums[column], squares[column] = int(exact.sum()), int(squares_of(exact).sum())
+        for found, values in ((sums, exact), (squares, squares_of(exact))):
+            for of_group, total in zip(found, groups.sums(values).tolist(), strict=True):
+                of_group[column] = total
     return sums, squares
 
 
@@ -292,6 +301,12 @@ class Windows:
         if stratum not in strata:
             strata[stratum] = Sums(0, [0] * len(stratum.rankers) * len(self.measures))
         return strata[stratum]
+
+    def starts(self, event_times_ms: IntArray) -> IntArray:
+        """Start of the window of each time."""
+        if self.window_ms > MAX_TIMESTAMP_MS:
+            return np.zeros_like(event_times_ms)
+        return event_times_ms - event_times_ms % self.window_ms
 
     def pop_final(self, watermark_ms: int) -> list[FinalWindow]:
         """Removes the windows that are final at this watermark, earliest first."""

@@ -1,4 +1,4 @@
-"""Results of judged queries, and their sums by stratum and by window."""
+"""Results of judged queries."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -8,19 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.core.columns.table import span_indices
-from evaluator.core.event_time.clock import MAX_TIMESTAMP_MS
 from evaluator.core.join.open_queries import JudgedQueries, OpenQueries
 from evaluator.core.join.subtopics import Subtopics, subtopics_of_query
 from evaluator.core.measures import NEVER_RANKED, MeasureSet
 from evaluator.core.measures.align import judged_lists
 from evaluator.core.measures.lists import QuerySubtopics
-from evaluator.core.types.records import EvaluationColumns, IntArray, Stratum
+from evaluator.core.types.records import EvaluationColumns, IntArray
 
 
-class StratumSums(NamedTuple):
-    """Values of queries of one stratum: `units` is `[n_queries, n_rankers * n_measures]`."""
+class QueryValues(NamedTuple):
+    """Values of queries with the same rankers: `units` is `[n_queries, n_rankers * n_measures]`."""
 
-    stratum: Stratum
     members: IntArray  # positions of the queries
     units: IntArray  # MISSING for a value that a query lacks
     may_lack: bool
@@ -111,47 +109,51 @@ class Evaluator:
             found.append(subtopics_of_query(judged_ids, subtopics[query]))
         return found
 
-    def by_stratum(self, rows: IntArray, results: IntArray) -> Iterator[StratumSums]:
-        """The units of queries by stratum; *results* are concatenated."""
-        numbers = self._queries.table["stratum"][rows]
+    def by_rankers(self, rows: IntArray, results: IntArray) -> Iterator[QueryValues]:
+        """The units of queries by their rankers; *results* are concatenated."""
+        numbers = self._queries.strata.rankers[self._queries.table["stratum"][rows]]
         if len(rows) and (numbers == numbers[0]).all():  # faster, and most frequent
-            yield self._sums(numbers[0], np.arange(len(rows)), results)
+            yield self._values_of(np.arange(len(rows)), results)
             return
         lengths = self._queries.result_lengths(rows)
         starts = np.cumsum(lengths) - lengths
         for number in np.flatnonzero(np.bincount(numbers)).tolist():  # faster than np.unique
             members = np.flatnonzero(numbers == number)
             flat = results[span_indices(starts[members], lengths[members])]
-            yield self._sums(number, members, flat)
+            yield self._values_of(members, flat)
 
-    def _sums(self, number: int, members: IntArray, results: IntArray) -> StratumSums:
+    def _values_of(self, members: IntArray, results: IntArray) -> QueryValues:
         per_list = results.reshape(len(members), -1, self._n_measures + 1)
         units = per_list[:, :, :-1].reshape(len(members), -1)
-        return StratumSums(self._queries.strata[int(number)], members, units, self.may_lack)
+        return QueryValues(members, units, self.may_lack)
 
     def moved(
         self, old: IntArray, old_results: IntArray, new: IntArray, new_results: IntArray
-    ) -> Iterator[tuple[Stratum, IntArray, IntArray]]:
+    ) -> Iterator[tuple[IntArray, IntArray]]:
         """Changes of the running sums if *new* results replace *old* ones.
 
-        Per stratum: rows `[n]`, and `[n, n_columns]`, the columns of `StratumSums.counted`.
+        By rankers: rows `[n]`, and `[n, n_columns]`, the columns of `QueryValues.counted`.
         """
         if len(old) == len(new) and (old == new).all():  # most frequent
-            parts = self.by_stratum(old, old_results), self.by_stratum(new, new_results)
+            parts = self.by_rankers(old, old_results), self.by_rankers(new, new_results)
             for before, after in zip(*parts, strict=True):
-                yield after.stratum, new[after.members], after.counted - before.counted
+                yield new[after.members], after.counted - before.counted
             return
         rows, results = np.concatenate((old, new)), np.concatenate((old_results, new_results))
-        for part in self.by_stratum(rows, results):
+        for part in self.by_rankers(rows, results):
             signs = np.where(part.members < len(old), -1, 1)[:, None]
-            yield part.stratum, rows[part.members], signs * part.counted
+            yield rows[part.members], signs * part.counted
 
     def evaluations(self, rows: IntArray) -> list[EvaluationColumns]:
-        """Evaluations of queries, grouped by stratum, length of tops, and presence of a value."""
-        table = self._queries.table
+        """Evaluations of queries, grouped by rankers, length of tops, and presence of a value.
+
+        In a group they are in the order of the strata.
+        """
+        table, strata = self._queries.table, self._queries.strata
+        rows = rows[np.argsort(table["stratum"][rows], kind="stable")]
         valued = table["result_start"][rows] >= 0
         n_top = self._queries.n_top(rows)
-        kinds = (table["stratum"][rows].astype(np.int64) * 4 + n_top) * 2 + valued
+        kinds = (strata.rankers[table["stratum"][rows]] * 4 + n_top) * 2 + valued
         return [
             self._alike(rows[kinds == kind], n_top=kind // 2 % 4, valued=bool(kind % 2))
             for kind in np.flatnonzero(np.bincount(kinds)).tolist()
@@ -159,14 +161,13 @@ class Evaluator:
 
     def _alike(self, rows: IntArray, *, n_top: int, valued: bool) -> EvaluationColumns:
         table = self._queries.table
-        stratum = self._queries.strata[int(table["stratum"][rows[0]])]
         top_ids, top_scores = self._queries.tops_of(rows, n_top=n_top)
-        units, first_ranks = None, np.zeros(len(rows) * len(stratum.rankers), np.int64)
+        units, first_ranks = None, np.zeros(int(self._queries.n_rankers(rows).sum()), np.int64)
         if valued:
             results = self._queries.results(rows).reshape(-1, self._n_measures + 1)
             units, first_ranks = results[:, :-1].reshape(-1), results[:, -1]
         return EvaluationColumns(
-            stratum=stratum,
+            strata=self._queries.strata.column(table["stratum"][rows]),
             n_top=n_top,
             texts=self._queries.texts.of(rows),
             event_times_ms=table["event_ms"][rows],
@@ -208,24 +209,3 @@ def any_relevant(judged: JudgedQueries) -> NDArray[np.bool_]:
     owners = np.repeat(np.arange(len(n_judged)), n_judged)
     relevant = judged.grades[span_indices(starts, n_judged)] > 0
     return np.bincount(owners[relevant], minlength=len(n_judged)) > 0
-
-
-def window_sums(
-    event_times_ms: IntArray, units: IntArray, *, window_ms: int
-) -> Iterator[tuple[int, list[int]]]:
-    """Start and sums by column of each window: times `[n]`, units `[n, n_columns]`.
-
-    None of the units may be MISSING.
-    """
-    if window_ms > MAX_TIMESTAMP_MS:
-        numbers = np.zeros_like(event_times_ms)
-    else:
-        numbers = event_times_ms // window_ms
-    if len(numbers) and (numbers == numbers[0]).all():
-        yield int(numbers[0]) * window_ms, units.sum(axis=0).tolist()
-        return
-    order = np.argsort(numbers, kind="stable")
-    firsts = np.flatnonzero(np.diff(numbers[order], prepend=-1))
-    sums = np.add.reduceat(units[order], firsts, axis=0).tolist()
-    for number, of_window in zip(numbers[order[firsts]].tolist(), sums, strict=True):
-        yield number * window_ms, of_window

@@ -5,16 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from evaluator.core.columns.table import Groups
 from evaluator.core.join.open_queries import OpenQueries
 from evaluator.core.measures import MeasureSet
-from evaluator.core.measures.exact_sums import (
-    SETTLED_AS,
-    StratumTotals,
-    Sums,
-    Totals,
-    exactly,
-)
-from evaluator.core.settle.evaluate import StratumSums
+from evaluator.core.measures.exact_sums import StratumTotals, Sums, Totals, exactly
+from evaluator.core.settle.evaluate import QueryValues
 from evaluator.core.types.records import OTHER, AnyStratum, IntArray, Levels, LevelStratum, Stratum
 from evaluator.core.types.segments import SegmentRules, level_hash
 
@@ -51,23 +46,22 @@ class LevelSums:
                 if key not in self.totals:
                     self.totals.of(key)
 
-    def move(self, stratum: Stratum, rows: IntArray, moved: IntArray) -> None:
-        """Adds changes of running sums; *moved* has the columns of `StratumSums.counted`."""
+    def move(self, rows: IntArray, moved: IntArray) -> None:
+        """Adds changes of running sums; *moved* has the columns of `QueryValues.counted`."""
         if self._rules.names:
-            for totals, sums in self._by_level(stratum, rows, moved):
+            for totals, sums in self._by_level(rows, moved):
                 self._add(totals.running, sums)
 
-    def settle(self, part: StratumSums, rows: IntArray) -> None:
+    def settle(self, part: QueryValues, rows: IntArray) -> None:
         """Adds the settled values of the queries in *rows*."""
         if self._rules.names:
-            for totals, sums in self._by_level(part.stratum, rows, exactly(part.counted)):
+            for totals, sums in self._by_level(rows, exactly(part.counted)):
                 self._add(totals.settled, sums)
 
-    def count_settled(self, stratum: Stratum, rows: IntArray, settled_as: IntArray) -> None:
-        """Counts settled queries: `[n_queries]`, positions in SETTLED_AS."""
+    def count_settled(self, rows: IntArray, one_of: IntArray) -> None:
+        """Counts settled queries: `[n_queries, 3]`, 1 in a column of SETTLED_AS."""
         if self._rules.names:
-            one_of = np.eye(len(SETTLED_AS), dtype=np.int64)[settled_as]
-            for totals, counts in self._by_level(stratum, rows, one_of):
+            for totals, counts in self._by_level(rows, one_of):
                 totals.count(*counts.tolist())
 
     def restore(self, strata: Mapping[AnyStratum, StratumTotals]) -> None:
@@ -81,22 +75,20 @@ class LevelSums:
             self._admit(key.segment, key.level)
 
     def _add(self, into: Sums, sums: IntArray) -> None:
-        width = len(into.units)
         per_list = sums[:-1].reshape(-1, self._n_columns)
-        chosen = per_list[:, self._columns].reshape(-1).tolist()
-        into.add(int(sums[-1]), chosen[:width], chosen[width:])
+        into.add_counted([*per_list[:, self._columns].reshape(-1).tolist(), int(sums[-1])])
 
     def _by_level(
-        self, stratum: Stratum, rows: IntArray, columns: IntArray
+        self, rows: IntArray, columns: IntArray
     ) -> Iterator[tuple[StratumTotals, IntArray]]:
         """The totals of each level of the queries, with the sums of *columns* over its queries."""
-        names, numbers = self._levels(rows)
-        order = np.argsort(numbers, kind="stable")
-        firsts = np.flatnonzero(np.diff(numbers[order], prepend=-1))
-        sums = np.add.reduceat(columns[order], firsts, axis=0)
-        for number, of_number in zip(numbers[order[firsts]].tolist(), sums, strict=True):
+        strata, (names, numbers) = self._queries.table["stratum"][rows], self._levels(rows)
+        groups = Groups.of(strata, numbers)
+        cells = groups.each(strata).tolist(), groups.each(numbers).tolist()
+        for stratum, number, sums in zip(*cells, groups.sums(columns), strict=True):
             for segment, level in names[number]:
-                yield self.totals.of(self._key(stratum, segment, level)), of_number
+                key = self._key(self._queries.strata[stratum], segment, level)
+                yield self.totals.of(key), sums
 
     def _levels(self, rows: IntArray) -> tuple[Sequence[Levels], IntArray]:
         """Levels by number, and the numbers of queries."""

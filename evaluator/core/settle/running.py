@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
+from evaluator.core.columns.table import Groups
 from evaluator.core.join.changes import Head, Ledger
 from evaluator.core.join.join import Join, JudgedBatch
 from evaluator.core.join.open_queries import OpenQueries
 from evaluator.core.join.rules import JoinRules
 from evaluator.core.measures import MeasureSet
 from evaluator.core.measures.exact_sums import DelayHistogram, StratumTotals, Totals, Windows
-from evaluator.core.settle.evaluate import Evaluator, window_sums
+from evaluator.core.settle.evaluate import Evaluator
 from evaluator.core.settle.level_sums import LevelSums
 from evaluator.core.types.records import AnyStratum, IntArray, Stratum
 from evaluator.core.types.segments import SegmentRules
@@ -59,15 +60,19 @@ class Running:
         self, old: IntArray, old_results: IntArray, new: IntArray, new_results: IntArray
     ) -> None:
         """Subtracts old results from the sums, and adds new ones."""
-        for stratum, rows, moved in self._evaluator.moved(old, old_results, new, new_results):
-            running = self.totals.of(stratum).running
-            self.levels.move(stratum, rows, moved)
-            times = self._queries.table["event_ms"][rows]
-            width = (moved.shape[1] - 1) // (2 if self._evaluator.may_lack else 1)
-            for start_ms, sums in window_sums(times, moved, window_ms=self.windows.window_ms):
-                n = sums.pop()
-                for total in (running, self.windows.of(start_ms, stratum)):
-                    total.add(n, sums[:width], sums[width:])
+        strata, table = self._queries.strata, self._queries.table
+        for rows, moved in self._evaluator.moved(old, old_results, new, new_results):
+            self.levels.move(rows, moved)
+            numbers, starts = table["stratum"][rows], self.windows.starts(table["event_ms"][rows])
+            groups = Groups.of(numbers, starts)
+            numbers, starts, sums = groups.each(numbers), groups.each(starts), groups.sums(moved)
+            cells = numbers.tolist(), starts.tolist(), sums.tolist()
+            for number, start_ms, counted in zip(*cells, strict=True):
+                self.windows.of(start_ms, strata[number]).add_counted(counted)
+            groups = Groups.of(numbers)
+            totals = groups.each(numbers).tolist(), groups.sums(sums).tolist()
+            for number, counted in zip(*totals, strict=True):
+                self.totals.of(strata[number]).running.add_counted(counted)
 
     def state(self) -> dict[str, Any]:
         """The members of `Head`; the sums are stored by stratum and by window."""

@@ -7,22 +7,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.core.columns.grades import GradeColumns
+from evaluator.core.columns.table import Groups
 from evaluator.core.join.changes import Ledger
 from evaluator.core.join.join import Join
 from evaluator.core.join.open_queries import JudgedQueries, OpenQueries
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.measures.exact_sums import SETTLED_AS, sums_of_columns
 from evaluator.core.measures.exposure import Clicks, Seen
-from evaluator.core.settle.evaluate import Evaluator, StratumSums, any_relevant
+from evaluator.core.settle.evaluate import Evaluator, QueryValues, any_relevant
 from evaluator.core.settle.running import Running
 from evaluator.core.settle.silence import Silence, Silenced, served_ranks
-from evaluator.core.types.records import (
-    IntArray,
-    LoggedQuery,
-    ServedList,
-    SettledColumns,
-    Stratum,
-)
+from evaluator.core.types.records import IntArray, LoggedQuery, ServedList, SettledColumns
 
 
 class _Final(NamedTuple):
@@ -57,24 +52,20 @@ class Settler:
         queries, table = self._queries, self._queries.table
         table["settled"][rows] = True
         final, valued, results = self._final_values(rows)
-        numbers, has_grade = table["stratum"][rows], final.grades.counts > 0
-        settled_as = np.where(final.silent, 1, np.where(has_grade, 0, 2))
-        for number in np.unique(numbers).tolist():
-            members, stratum = numbers == number, queries.strata[number]
-            counts = np.bincount(settled_as[members], minlength=len(SETTLED_AS)).tolist()
-            self._totals.of(stratum).count(*counts)
-            self._levels.count_settled(stratum, rows[members], settled_as[members])
+        self._count(rows, final)
         parts = []
-        for part in self.evaluator.by_stratum(rows[valued], results):
+        for part in self.evaluator.by_rankers(rows[valued], results):
             indices = valued[part.members]
             if self.evaluator.of_seen or self.evaluator.of_clicks:
                 self._measure_seen(part, rows[indices], final, indices)
             self._add_settled(part, rows[indices])
-            parts.append(self._columns(part.stratum, rows, indices, final, part.units))
+            parts.append(self._columns(rows, indices, final, part.units))
         without = np.setdiff1d(np.arange(len(rows)), valued)
-        for number in np.unique(numbers[without]).tolist():
-            indices = without[numbers[without] == number]
-            parts.append(self._columns(queries.strata[number], rows, indices, final, None))
+        rankers = queries.strata.rankers[table["stratum"][rows[without]]]
+        parts += [
+            self._columns(rows, without[rankers == number], final, None)
+            for number in np.unique(rankers).tolist()
+        ]
         self._counts["settled"] += len(rows)
         queries.drop_settled(rows)
         return parts
@@ -114,12 +105,22 @@ class Settler:
         placed = silence.without_placeholders(grades).placed(owners, len(rows))
         return _Final(placed, silent, silence.zero), valued, results
 
+    def _count(self, rows: IntArray, final: _Final) -> None:
+        settled_as = np.where(final.silent, 1, np.where(final.grades.counts > 0, 0, 2))
+        one_of = np.eye(len(SETTLED_AS), dtype=np.int64)[settled_as]
+        numbers = self._queries.table["stratum"][rows]
+        groups = Groups.of(numbers)
+        cells = groups.each(numbers).tolist(), groups.sums(one_of).tolist()
+        for number, counts in zip(*cells, strict=True):
+            self._totals.of(self._queries.strata[number]).count(*counts)
+        self._levels.count_settled(rows, one_of)
+
     def _count_nothing_relevant(self, judged: JudgedQueries) -> None:
         nothing = (judged.spans.n_judged > 0) & ~any_relevant(judged)
         self._counts["nothing_relevant"] += int(np.count_nonzero(nothing))
 
     def _measure_seen(
-        self, part: StratumSums, rows: IntArray, final: _Final, indices: IntArray
+        self, part: QueryValues, rows: IntArray, final: _Final, indices: IntArray
     ) -> None:
         """Sets the values of what was seen and clicked, of queries whose rankings state it."""
         grades, silent = final.grades.picked(indices), final.silent[indices].tolist()
@@ -154,24 +155,19 @@ class Settler:
                 if value is not None:
                     of_rankers[ranker, column] = round(value * UNITS_PER_ONE)
 
-    def _add_settled(self, part: StratumSums, rows: IntArray) -> None:
+    def _add_settled(self, part: QueryValues, rows: IntArray) -> None:
         self._levels.settle(part, rows)
-        totals, n = self._totals.of(part.stratum), len(part.members)
-        units, lacking = part.units, []
-        if self.evaluator.may_lack:
-            units, missing = part.summable()
-            lacking = missing.sum(axis=0).tolist()
-        sums, squares = sums_of_columns(units)
-        totals.settled.add(n, sums, lacking)
-        totals.settled_squares.add(n, squares)
+        numbers, width = self._queries.table["stratum"][rows], part.units.shape[1]
+        groups = Groups.of(numbers)
+        sums, squares = sums_of_columns(part.counted, groups)
+        strata = groups.each(numbers).tolist()
+        for number, counted, of_squares in zip(strata, sums, squares, strict=True):
+            totals = self._totals.of(self._queries.strata[number])
+            totals.settled.add_counted(counted)
+            totals.settled_squares.add(counted[-1], of_squares[:width])
 
     def _columns(
-        self,
-        stratum: Stratum,
-        rows: IntArray,
-        indices: IntArray,
-        final: _Final,
-        units: IntArray | None,
+        self, rows: IntArray, indices: IntArray, final: _Final, units: IntArray | None
     ) -> SettledColumns:
         queries, table, chosen = self._queries, self._queries.table, rows[indices]
         offered = None
@@ -180,7 +176,7 @@ class Settler:
             offered = queries.offered.columns(chosen, candidates, ids)
         of_part, silent = final.grades.picked(indices), final.silent[indices]
         return SettledColumns(
-            stratum=stratum,
+            strata=queries.strata.column(table["stratum"][chosen]),
             ns=indices + self._counts["settled"],
             texts=queries.texts.of(chosen),
             event_times_ms=table["event_ms"][chosen],

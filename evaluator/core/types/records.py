@@ -59,10 +59,11 @@ class DeadLetter(NamedTuple):
 
 
 class WithTexts:
-    """The texts of queries, made when they are asked for."""
+    """The texts of queries, made when they are asked for; and their strata."""
 
     __slots__ = ()
     texts: TextRows
+    strata: DictionaryColumn
 
     @property
     def trace_ids(self) -> list[str]:
@@ -78,6 +79,13 @@ class WithTexts:
     def queries(self) -> list[str]:
         """Texts of queries: `[n_rows]`."""
         return self.texts.column(2)
+
+    @property
+    def rankers(self) -> tuple[str, ...]:
+        """The rankers of the first row; columns of outputs have the same for all rows."""
+        (first,) = self.strata.values(0, 1)
+        rankers: tuple[str, ...] = first.rankers
+        return rankers
 
 
 @dataclass(slots=True)
@@ -249,7 +257,7 @@ AnyStratum = Stratum | LevelStratum
 
 @dataclass(slots=True)
 class EvaluationColumns(WithTexts):
-    """Evaluations of queries of one stratum; columns are `[n_queries]` except the flat ones.
+    """Evaluations of queries with the same rankers; columns are `[n_queries]` except the flat ones.
 
     Either all queries have a value, or `units` is None. Flat columns are row-major: `first_ranks`
     `[n_queries * n_rankers]` has ranks of the first relevant candidate, 0 for none; `top_ids` and
@@ -258,7 +266,7 @@ class EvaluationColumns(WithTexts):
     (-1) for a value that the query lacks.
     """
 
-    stratum: Stratum
+    strata: DictionaryColumn  # of `Stratum`
     n_top: int  # candidates in each top, at most 3
     texts: TextRows  # trace_id, node_id, query
     event_times_ms: IntArray
@@ -313,13 +321,13 @@ class WatermarkRecord(NamedTuple):
 
 @dataclass(slots=True)
 class SettledColumns(WithTexts):
-    """Settled queries of one stratum; columns are `[n_queries]`, except `units`.
+    """Settled queries with the same rankers; columns are `[n_queries]`, except `units`.
 
     `ns` are the numbers of the queries in the order of the task. Either all queries have a value,
     or `units`, flat as in `EvaluationColumns`, is None. Grades of unjudged queries are empty.
     """
 
-    stratum: Stratum
+    strata: DictionaryColumn  # of `Stratum`
     ns: IntArray
     texts: TextRows  # trace_id, node_id, query
     event_times_ms: IntArray

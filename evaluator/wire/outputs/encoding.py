@@ -1,7 +1,7 @@
 """Columns to bytes: `evaluations`, `settled`, `windows`, dead letters, totals.
 
 Values are printed as the shortest number that reads back to the same double, whole grades as
-integers. Fixed texts between columns (member names, model, variant) are encoded once per stratum.
+integers. Fixed texts between columns (member names, rankers) are encoded once per list of rankers.
 """
 
 from base64 import b64encode
@@ -24,7 +24,6 @@ from evaluator.core.types.records import (
     LoggedQuery,
     OfferedColumns,
     SettledColumns,
-    Stratum,
     WatermarkRecord,
 )
 from evaluator.core.types.segments import NO_SEGMENTS, SegmentRules
@@ -70,27 +69,28 @@ def encode_evaluations(
     A query without a value has `"rank"` null for every ranker and empty `"values"`. With
     *emit_query* off the member `query` is left out.
     """
-    parts = [_evaluations_of_stratum(part, measures, emit_query) for part in evaluations]
+    parts = [_evaluations_of_rankers(part, measures, emit_query) for part in evaluations]
     return bounded(rows_of(parts))
 
 
-def _evaluations_of_stratum(
+def _evaluations_of_rankers(
     rows: EvaluationColumns, measures: MeasureSet, emit_query: bool
 ) -> Part:
-    rankers, stratum = rows.stratum.rankers, _model_and_variant(rows.stratum)
+    rankers, quote = rows.rankers, b""
     *ids, queries = texts.strings_of(rows.texts)
     columns: list[Column] = [
         (b'{"trace_id":"', ids[0]),
         (b'","node_id":"', ids[1]),
         (b'","event_time_ms":', texts.integers(rows.event_times_ms)),
+        (b',"model":', texts.strata(rows.strata)),
     ]
     if emit_query:
-        columns.append((stratum + b',"query":"', queries))
-        stratum = b'"'
+        columns.append((b',"query":"', queries))
+        quote = b'"'
     if rows.levels is not None:
-        columns.append((stratum + b',"segments":', texts.levels(rows.levels)))
-        stratum = b""
-    columns.append((stratum + b',"revision":', texts.integers(rows.revisions)))
+        columns.append((quote + b',"segments":', texts.levels(rows.levels)))
+        quote = b""
+    columns.append((quote + b',"revision":', texts.integers(rows.revisions)))
     columns.append((b',"grades":', texts.grades(rows.grades)))
     ranks = rows.first_ranks if rows.units is not None else np.zeros_like(rows.first_ranks)
     columns += _per_ranker(b',"rank":', rankers, texts.ranks(ranks))
@@ -107,12 +107,12 @@ def encode_settled(
 ) -> OutputRows:
     """One record per query, in the order of n: key as of evaluations, value a settled row."""
     parts = list(settled)
-    rows = rows_of([_settled_of_stratum(part, measures, task, maturity_ms) for part in parts])
+    rows = rows_of([_settled_of_rankers(part, measures, task, maturity_ms) for part in parts])
     ns = np.concatenate([np.empty(0, np.int64), *(part.ns for part in parts)])
     return bounded(rows[np.argsort(ns, kind="stable")])
 
 
-def _settled_of_stratum(
+def _settled_of_rankers(
     rows: SettledColumns, measures: MeasureSet, task: int, maturity_ms: int
 ) -> Part:
     *ids, _ = texts.strings_of(rows.texts)
@@ -123,19 +123,17 @@ def _settled_of_stratum(
         (b'","event_time_ms":', texts.integers(rows.event_times_ms)),
         (b',"settled_time_ms":', texts.integers(rows.event_times_ms, plus=maturity_ms)),
         (b',"offset":', texts.integers(rows.offsets)),
+        (b',"model":', texts.strata(rows.strata)),
     ]
-    before = _model_and_variant(rows.stratum)
     if rows.levels is not None:
-        columns.append((before + b',"segments":', texts.levels(rows.levels)))
-        before = b""
+        columns.append((b',"segments":', texts.levels(rows.levels)))
     if rows.silent is not None:
         marks = (b',"silent":true' if each else b"" for each in rows.silent.tolist())
-        columns.append((before, Texts.of(marks)))
-        before = b""
-    columns.append((before + b',"grades":', texts.grades(rows.grades)))
+        columns.append((b"", Texts.of(marks)))
+    columns.append((b',"grades":', texts.grades(rows.grades)))
     end = b',"values":{}'
     if rows.units is not None:
-        columns += _values(b',"values":', rows.stratum.rankers, measures, rows.units)
+        columns += _values(b',"values":', rows.rankers, measures, rows.units)
         end = b"}"
     if rows.logged is not None:
         columns.append((end, Texts.of(map(_logged_members, rows.logged))))
@@ -207,10 +205,6 @@ def _records(ids: Sequence[Names], columns: Sequence[Column], end: bytes, n: int
     trace_ids, node_ids = (each._replace() for each in ids)  # sources apart from the value's
     key = (b'["', trace_ids), (b'","', node_ids), (b'"]', None)
     return Part([*key, *columns, (end, None)], n)
-
-
-def _model_and_variant(stratum: Stratum) -> bytes:
-    return b',"model":' + _encode(stratum.model) + b',"variant":' + _encode(stratum.variant)
 
 
 def _values(

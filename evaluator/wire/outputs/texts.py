@@ -70,6 +70,11 @@ def levels(column: DictionaryColumn) -> Names:
     return names(column, dict)
 
 
+def strata(column: DictionaryColumn) -> Names:
+    """The JSON text of each model, with the member `variant` after it."""
+    return names(column, lambda each: msgspec.Raw(b'%b,"variant":%b' % (*map(_encode, each[:2]),)))
+
+
 def integers(values: IntArray, *, plus: int = 0) -> Numbers | Texts:
     """The text of each integer with *plus* added, of any size."""
     if plus + int(values.max(initial=0)) <= np.iinfo(np.int64).max:
