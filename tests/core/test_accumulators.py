@@ -157,7 +157,7 @@ def test_totals_exceed_64_bits():
 def test_windows_exceed_64_bits_too():
     windows = Windows(("mrr",), 200, 1_000)
     for _ in range(3):
-        windows.of(0, ALONE).add(1 << 23, [1 << 63])
+        windows.add(0, ALONE, [1 << 63, 1 << 23])
     assert windows.still_open() == [
         FinalWindow(0, "m", "v", "served", "mrr", 3 << 23, 3 << 63),
     ]
@@ -170,7 +170,7 @@ def test_windows_add_up_in_any_order_and_come_out_earliest_first():
     for order in (adds, adds[::-1]):
         windows = Windows(("mrr",), 200, 1_000)
         for start_ms, stratum, i in order:
-            windows.of(start_ms, stratum).add(1, [i] * len(stratum.rankers))
+            windows.add(start_ms, stratum, [i] * len(stratum.rankers) + [1])
         assert windows.pop_final(0 + 200 - 1 + 1_000) == []
         final = windows.pop_final(10_000)
         assert [row.start_ms for row in final] == sorted(row.start_ms for row in final)

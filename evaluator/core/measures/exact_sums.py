@@ -210,7 +210,7 @@ class Totals:
         self._touched: dict[AnyStratum, None] = {}
         self._groups: dict[Group, Tally] = {}
         self._strata_of: dict[Group, list[AnyStratum]] = {}
-        self._changed: dict[Group, None] = {}  # since the last call of `groups`
+        self._changed: dict[AnyStratum, None] = {}  # since the last call of `groups`
         self._n_settled = dict.fromkeys(SETTLED_AS, 0)
 
     def __contains__(self, stratum: AnyStratum) -> bool:
@@ -218,21 +218,19 @@ class Totals:
 
     def of(self, stratum: AnyStratum) -> StratumTotals:
         """The totals of a stratum, to add to at once; zero for a new one."""
-        group = group_of_stratum(stratum)
-        self._touched[stratum] = self._changed[group] = None
+        self._touched[stratum] = self._changed[stratum] = None
         totals = self._strata.get(stratum)
         if totals is None:
             n_columns = len(stratum.rankers) * len(self._measures)
             n_squares = 0 if isinstance(stratum, LevelStratum) else n_columns
             totals = self._strata[stratum] = StratumTotals.zero(n_columns, n_squares)
-            self._strata_of.setdefault(group, []).append(stratum)
+            self._strata_of.setdefault(group_of_stratum(stratum), []).append(stratum)
         return totals
 
     def pop(self, stratum: AnyStratum) -> StratumTotals:
         """Removes a stratum."""
-        group = group_of_stratum(stratum)
-        self._touched[stratum] = self._changed[group] = None
-        self._strata_of[group].remove(stratum)
+        self._touched[stratum] = self._changed[stratum] = None
+        self._strata_of[group_of_stratum(stratum)].remove(stratum)
         return self._strata.pop(stratum)
 
     def touched(self) -> dict[AnyStratum, StratumTotals | None]:
@@ -252,14 +250,14 @@ class Totals:
         self._n_settled = dict.fromkeys(SETTLED_AS, 0)
         for stratum in strata:
             self._strata_of.setdefault(group_of_stratum(stratum), []).append(stratum)
-        self._changed = dict.fromkeys(self._strata_of)
+        self._changed = dict.fromkeys(strata)
 
     def groups(self) -> tuple[dict[Group, Tally], dict[str, int]]:
         """These sums by group, and the number of queries that settled, by SETTLED_AS.
 
         Only groups that changed since the last call are summed; the others are the same objects.
         """
-        for name in self._changed:
+        for name in dict.fromkeys(map(group_of_stratum, self._changed)):
             before, strata = self._groups.get(name, {}), self._strata_of[name]
             if not strata:
                 del self._strata_of[name]
@@ -291,16 +289,18 @@ class Windows:
     _starts: list[int] = field(default_factory=list)  # heap of the keys of _open
     _touched: dict[int, None] = field(default_factory=dict)
 
-    def of(self, start_ms: int, stratum: Stratum) -> Sums:
-        """The sums of a window, to add to at once; zero for a new one."""
+    def add(self, start_ms: int, stratum: Stratum, counted: Sequence[int]) -> None:
+        """Adds sums of the columns of `QueryValues.counted`."""
         self._touched[start_ms] = None
         if start_ms not in self._open:
             self._open[start_ms] = {}
             heapq.heappush(self._starts, start_ms)
         strata = self._open[start_ms]
-        if stratum not in strata:
-            strata[stratum] = Sums(0, [0] * len(stratum.rankers) * len(self.measures))
-        return strata[stratum]
+        if (sums := strata.get(stratum)) is not None:
+            sums.add_counted(counted)
+            return
+        width = len(stratum.rankers) * len(self.measures)
+        strata[stratum] = Sums(counted[-1], list(counted[:width]), list(counted[width:-1]))
 
     def starts(self, event_times_ms: IntArray) -> IntArray:
         """Start of the window of each time."""

@@ -68,7 +68,7 @@ class Running:
             numbers, starts, sums = groups.each(numbers), groups.each(starts), groups.sums(moved)
             cells = numbers.tolist(), starts.tolist(), sums.tolist()
             for number, start_ms, counted in zip(*cells, strict=True):
-                self.windows.of(start_ms, strata[number]).add_counted(counted)
+                self.windows.add(start_ms, strata[number], counted)
             groups = Groups.of(numbers)
             totals = groups.each(numbers).tolist(), groups.sums(sums).tolist()
             for number, counted in zip(*totals, strict=True):
