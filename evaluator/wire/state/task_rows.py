@@ -178,7 +178,7 @@ def _sums(sums: Sums) -> list[Any]:
 
 
 def _totals_row(totals: StratumTotals | None) -> bytes | None:
-    return None if totals is None else json.dumps(totals_document(totals)).encode()
+    return None if totals is None else _json.encode(totals_document(totals))
 
 
 def totals_document(totals: StratumTotals) -> list[Any]:
@@ -202,7 +202,7 @@ def _sums_from(row: SumsRow) -> Sums:
 def _window_row(sums: Mapping[Stratum, Sums]) -> bytes | None:
     if not sums:
         return None
-    return json.dumps([[stratum, _sums(each)] for stratum, each in sums.items()]).encode()
+    return _json.encode([[stratum, _sums(each)] for stratum, each in sums.items()])
 
 
 # Reading
