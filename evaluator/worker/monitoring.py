@@ -73,7 +73,7 @@ class ValueHistograms:
 
     def _count_positions(self, part: SettledColumns) -> None:
         """Counts the exposed candidates of each rank, and those graded above 0."""
-        found: dict[tuple[str, str], Counter[tuple[str, int]]] = {}
+        found = Counter[tuple[tuple[str, str], str, int]]()
         strata = part.strata.values()
         for stratum, logged, grades in zip(strata, part.logged or (), part.grades, strict=True):
             if logged is None or logged.exposed is None:
@@ -84,16 +84,15 @@ class ValueHistograms:
             clicked = {
                 rank for name, (rank, _) in logged.candidates.items() if (grades.get(name) or 0) > 0
             }
-            of_pair = found.setdefault(stratum[:2], Counter())
-            of_pair.update(("exposures", rank) for rank in seen)
-            of_pair.update(("clicks", rank) for rank in seen & clicked)
-        for pair, of_pair in found.items():
+            found.update((stratum[:2], "exposures", rank) for rank in seen)
+            found.update((stratum[:2], "clicks", rank) for rank in seen & clicked)
+        for pair in dict.fromkeys(pair for pair, _, _ in found):
             group = "bucket", *pair
             counts = self._buckets[group] = dict(self._buckets.get(group, {}))
             for name in ("exposures", "clicks"):
                 for rank in range(1, COUNTED_POSITIONS + 1):  # those of 0 too
                     key = ("position", *pair, name, str(rank))
-                    counts[key] = counts.get(key, 0) + of_pair[name, rank]
+                    counts[key] = counts.get(key, 0) + found[pair, name, rank]
 
     def _count_seconds(self, name: str, columns: Columns) -> None:
         first, end = _SECONDS_RANGE
@@ -113,7 +112,7 @@ class ValueHistograms:
 
     def _add(self, part: SettledColumns, units: NDArray[np.int64]) -> None:
         strata, n_buckets = part.strata, len(VALUE_BOUNDS)
-        pairs = {strata.names[number][:2] for number in strata.distinct().tolist()}
+        pairs = [strata.names[number][:2] for number in strata.distinct().tolist()]
         found = {pair: dict(self._buckets.get(("bucket", *pair), {})) for pair in pairs}
         for row, ranker in enumerate(part.rankers):
             for column, measure in self._columns:

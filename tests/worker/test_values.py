@@ -69,6 +69,22 @@ def test_the_strata_of_a_part_have_their_own_buckets_and_exemplars():
     }
 
 
+def test_positions_are_counted_by_stratum_where_a_candidate_was_exposed():
+    part = settled([[1, 1, 1, 1]] * 3)
+    names = [STRATUM._replace(variant=variant) for variant in ("a", "b", "c")]
+    part.strata = DictionaryColumn(names, np.array([1, 0, 2], np.int32))
+    part.logged = [LoggedQuery(0b10, {}), LoggedQuery(1, {"a": (1, None)}), LoggedQuery(0, {})]
+    histograms = ValueHistograms(["mrr", "top1"], counted=[], warned=set(), positions=True)
+    histograms.add([part])
+    counted = histograms.added_to(GroupedTally())
+    assert {path[2] for path in counted} == {"a", "b"}
+    assert {path[2:]: n for path, n in counted.items() if n} == {
+        ("b", "exposures", "2"): 1,
+        ("a", "exposures", "1"): 1,
+        ("a", "clicks", "1"): 1,
+    }
+
+
 def test_unjudged_queries_have_no_value_to_count():
     histograms = ValueHistograms(["mrr", "top1"], counted=["mrr"], warned=set())
     part = settled([])

@@ -319,7 +319,7 @@ class OpenQueries:
         return counts
 
     def tops_of(self, rows: IntArray, *, n_top: int) -> tuple[DictionaryColumn, FloatArray]:
-        """Ids and scores of the first *n_top* of each ranker, flat; of queries of one stratum."""
+        """Ids and scores of the first *n_top* of each ranker, flat; with the same rankers."""
         rankers = np.arange(self.n_rankers(rows[:1])[0]) * TOP
         places = (rankers[:, None] + np.arange(n_top)).reshape(-1)
         spans = (self.table["top_start"][rows][:, None] + places).reshape(-1)

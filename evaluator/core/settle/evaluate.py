@@ -23,16 +23,14 @@ class QueryValues(NamedTuple):
     units: IntArray  # MISSING for a value that a query lacks
     may_lack: bool
 
-    def summable(self) -> tuple[IntArray, IntArray]:
-        """The units with 0 in place of MISSING, and 1 at each MISSING, else 0."""
-        missing = self.units < 0
-        return np.where(missing, 0, self.units), missing.astype(np.int64)
-
     @property
     def counted(self) -> IntArray:
         """Columns to sum: units, with `may_lack` the MISSING ones as 1, and 1 per query."""
         ones = np.ones((len(self.members), 1), np.int64)
-        return np.hstack((*(self.summable() if self.may_lack else (self.units,)), ones))
+        if not self.may_lack:
+            return np.hstack((self.units, ones))
+        missing = self.units < 0
+        return np.hstack((np.where(missing, 0, self.units), missing, ones))
 
 
 @dataclass(frozen=True, slots=True)

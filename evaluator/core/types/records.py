@@ -59,11 +59,10 @@ class DeadLetter(NamedTuple):
 
 
 class WithTexts:
-    """The texts of queries, made when they are asked for; and their strata."""
+    """The texts of queries, made when they are asked for."""
 
     __slots__ = ()
     texts: TextRows
-    strata: DictionaryColumn
 
     @property
     def trace_ids(self) -> list[str]:
@@ -80,9 +79,16 @@ class WithTexts:
         """Texts of queries: `[n_rows]`."""
         return self.texts.column(2)
 
+
+class WithRankers(WithTexts):
+    """Queries with the same rankers, at least one."""
+
+    __slots__ = ()
+    strata: DictionaryColumn
+
     @property
     def rankers(self) -> tuple[str, ...]:
-        """The rankers of the first row; columns of outputs have the same for all rows."""
+        """Those of each query, in the order of the stratum."""
         (first,) = self.strata.values(0, 1)
         rankers: tuple[str, ...] = first.rankers
         return rankers
@@ -256,7 +262,7 @@ AnyStratum = Stratum | LevelStratum
 
 
 @dataclass(slots=True)
-class EvaluationColumns(WithTexts):
+class EvaluationColumns(WithRankers):
     """Evaluations of queries with the same rankers; columns are `[n_queries]` except the flat ones.
 
     Either all queries have a value, or `units` is None. Flat columns are row-major: `first_ranks`
@@ -320,7 +326,7 @@ class WatermarkRecord(NamedTuple):
 
 
 @dataclass(slots=True)
-class SettledColumns(WithTexts):
+class SettledColumns(WithRankers):
     """Settled queries with the same rankers; columns are `[n_queries]`, except `units`.
 
     `ns` are the numbers of the queries in the order of the task. Either all queries have a value,
