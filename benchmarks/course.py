@@ -18,9 +18,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.foreign import REGISTRY, ForeignWorld
 from benchmarks.peers import java
 from benchmarks.topics import TRAFFIC, count_records, empty, load, make_topics, read_totals
 from benchmarks.world import USUAL, Shape, make_world
+from evaluator.adapters.kafka.connection import Connection
+from evaluator.adapters.kafka.schemas import KafkaAnswers
 from evaluator.tables import format_table
 from tests.kafka.broker import KAFKA_VERSION, Broker, free_ports
 
@@ -51,6 +54,8 @@ class Load(NamedTuple):
     n_pairs: int
     traffic: str = "plain"
     shape: Shape = USUAL
+    form: str = ""
+    """The foreign format of its records."""
 
 
 class Course:
@@ -59,6 +64,7 @@ class Course:
     def __init__(self, broker: Broker, directory: Path) -> None:
         self.bootstrap = broker.bootstrap
         self._directory = directory
+        self._mappings: dict[str, Path] = {}
         self._n_runs = 0
 
     def fill(self, loads: Iterable[Load], *, seed: int) -> None:
@@ -67,6 +73,12 @@ class Course:
         for each in loads:
             asyncio.run(make_topics(self.bootstrap, each.prefix))
             world = make_world(each.n_pairs, seed=seed, shape=each.shape)
+            if each.form:
+                foreign = ForeignWorld(world, each.form, self._directory / each.form)
+                connection = Connection(self.bootstrap, has_schemas=True)
+                log = KafkaAnswers(connection, topic_prefix=each.prefix, registry=REGISTRY)
+                asyncio.run(log.append(foreign.answers))
+                world, self._mappings[each.form] = foreign.world, foreign.mapping
             asyncio.run(load(self.bootstrap, each.prefix, world, TRAFFIC[each.traffic]))
         say(f"topics filled in {time.monotonic() - began:.0f} s")
 
@@ -140,6 +152,8 @@ class Course:
         if name == "evaluator":  # a fingerprint of its own: nothing is restored
             command += ["--http-port", str(free_ports(1)[0])]
             command += ["--skew-ms", str(300_000 + self._n_runs)]
+            if of.form:
+                command += [f"--set=mapping={self._mappings[of.form]}"]
         return command
 
     def _n_evaluations(self, of: Load) -> int:

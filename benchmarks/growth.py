@@ -6,6 +6,7 @@ of the same topics beside each; medians over the rounds.
 
 import argparse
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +27,8 @@ class Case(NamedTuple):
     shape: Shape = USUAL
     settings: tuple[str, ...] = ()
     n_workers: int = 1
+    form: str = ""
+    """The foreign format in which the pairs arrive."""
     share: float = 1.0
     """Of the pairs, for cases whose pairs cost much more."""
 
@@ -43,6 +46,10 @@ CASES = (
     Case("model and variant", "400", Shape(variants=tuple(f"v{n}" for n in range(400)))),
     Case("learning", "off"),
     Case("learning", "propose", settings=("learning=propose",)),
+    Case("format", "canonical"),
+    Case("format", "JSON", form="json", share=0.5),
+    Case("format", "Avro", form="avro", share=0.25),
+    Case("format", "Protobuf", form="protobuf", share=0.25),
     Case("workers", "1"),
     Case("workers", "2", n_workers=2),
 )
@@ -53,48 +60,58 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--axis", choices=sorted({case.axis for case in CASES}), help="only this")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     arguments = parser.parse_args()
-    shapes = {case.shape: case.share for case in CASES}
+    cases = [case for case in CASES if arguments.axis in {None, case.axis}]
+    shapes = {(case.shape, case.form): case.share for case in cases}
+    shapes[USUAL, ""] = 1.0
     loads = {
-        shape: Load(f"shape-{number}.", int(share * arguments.pairs), shape=shape)
-        for number, (shape, share) in enumerate(shapes.items())
+        of: Load(f"shape-{number}.", int(share * arguments.pairs), shape=of[0], form=of[1])
+        for number, (of, share) in enumerate(shapes.items())
     }
     with course() as here:
         here.fill(loads.values(), seed=arguments.seed)
         rounds = []
         for number in range(arguments.rounds):
-            rounds.append(measure(here, loads))
+            rounds.append(measure(here, loads, cases))
             say(f"round {number + 1} of {arguments.rounds}")
-    rows = table(rounds)
+    rows = table(rounds, cases)
     header = ["", "", "CPU us per pair", "of bare getmany"]
     say("\n" + format_table(header, [list(row) for row in rows], numbers=[2, 3]))
     write_json(arguments.json, {"growth": rows, "pairs": arguments.pairs})
 
 
-def measure(here: Course, loads: dict[Shape, Load]) -> dict[str, Report]:
+def measure(
+    here: Course, loads: dict[tuple[Shape, str], Load], cases: Sequence[Case]
+) -> dict[str, Report]:
     """One round: bare reading of every shape, then every case that differs from the others."""
     found = {load.prefix: here.run("getmany", load) for load in loads.values()}
     usual = None
-    for case in CASES:
+    for case in cases:
         if case[2:] == CASES[1][2:]:  # the usual traffic is measured once
-            usual = usual or here.run("evaluator", loads[USUAL])
+            usual = usual or here.run("evaluator", loads[USUAL, ""])
             found[_name(case)] = usual
         else:
             found[_name(case)] = here.run(
-                "evaluator", loads[case.shape], settings=case.settings, n_workers=case.n_workers
+                "evaluator",
+                loads[case.shape, case.form],
+                settings=case.settings,
+                n_workers=case.n_workers,
             )
-        found[f"{_name(case)} bare"] = found[loads[case.shape].prefix]
+        found[f"{_name(case)} bare"] = found[loads[case.shape, case.form].prefix]
     return found
 
 
-def table(rounds: list[dict[str, Report]]) -> list[tuple[str, str, str, str]]:
+def table(
+    rounds: list[dict[str, Report]], cases: Sequence[Case]
+) -> list[tuple[str, str, str, str]]:
     """Axis, value, CPU time per pair, and that relative to bare reading.
 
     Two workers share the pairs, so none of them has a second half: theirs is the whole run.
     """
     result, rows = medians(rounds), []
-    for case in CASES:
+    for case in cases:
         key = "cpu_us" if case.axis == "workers" else "second_half_cpu_us"
         ratio = statistics.median(
             one[_name(case)][key] / one[f"{_name(case)} bare"][key] for one in rounds

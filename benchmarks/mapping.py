@@ -152,11 +152,11 @@ def protobuf_of(document: dict[str, Any]) -> tuple[Any, bytes]:
     return kind, descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
 
 
-def in_avro(schema: Any, document: Any) -> bytes:
+def in_avro(schema: Any, document: Any, schema_id: int = 1) -> bytes:
     """A framed record."""
     stream = io.BytesIO()
     fastavro.schemaless_writer(stream, schema, document)
-    return b"\x00\x00\x00\x00\x01" + stream.getvalue()
+    return b"\x00" + schema_id.to_bytes(4, "big") + stream.getvalue()
 
 
 def found(outcome: Any) -> list[bytes]:

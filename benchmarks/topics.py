@@ -37,8 +37,9 @@ OUTPUTS = {
     "weights-log": "delete",
     "alarms": "compact",
     "alarm-commands": "compact",
+    "schemas": "compact",
 }
-LONE = ("weights", "weights-log", "alarms", "alarm-commands")
+LONE = ("weights", "weights-log", "alarms", "alarm-commands", "schemas")
 
 
 async def make_topics(bootstrap: str, prefix: str) -> None:

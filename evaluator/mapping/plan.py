@@ -32,8 +32,8 @@ _ROOM: Final = 256  # bytes of a message beside its texts and what is in the rec
 _WHOLE: Final = re.compile(r"true|false|0|[1-9][0-9]{0,18}", re.ASCII)
 
 # `enum member_kind` of mapping.h
-_FIXED, _RECORD_TIME, _CHOICE, _PRESENT, _COLUMN, _ROW_NUMBERS, _OBJECT, _OBJECT_END = (
-    *(0, 7, 8, 9, 10, 11, 12, 13),
+_FIXED, _RECORD_TIME, _CHOICE, _PRESENT, _COLUMN, _ROW_NUMBERS, _OBJECT, _OBJECT_END, _GRADES = (
+    *(0, 7, 8, 9, 10, 11, 12, 13, 14),
 )
 _KINDS: Final = {TEXT: 1, NUMBER: 2, INTEGER: 3, BOOLEAN: 4, TIME: 5}
 _ISO_TIME: Final = 6
@@ -192,7 +192,7 @@ class Plan:
         mapping = self._mapping
         self._add(_FIXED, b'{"schema_version":%d' % SCHEMA_VERSION)
         is_ranking = mapping.log == "rankings"
-        if not is_ranking and mapping.has_rows:
+        if not is_ranking and mapping.has_rows and mapping.rows.keys() != {"candidate_id", "grade"}:
             raise _Unplanned
         columns = self._columns()  # first: no other path may lead through an array
         for path, values in mapping.where:
@@ -206,9 +206,12 @@ class Plan:
                 self._once(mapping.members[name], b',"%s":' % name.encode())
             elif name == "timestamp_ms":
                 self._add(_RECORD_TIME, b',"timestamp_ms":')
+        self._members += columns
         if is_ranking:
-            self._members += columns
             self._end_of_ranking()
+            return
+        if mapping.has_rows:
+            self._add(_FIXED, b"}")
             return
         self._add(_FIXED, b',"grades":{')
         self._once(mapping.members["candidate_id"], b",")
@@ -229,7 +232,11 @@ class Plan:
         """The members of the rows; without scores and ranks these are the places of the rows."""
         before, self._members = self._members, []
         rows, groups = self._mapping.rows, self._mapping.row_groups
-        for name, written in WRITTEN_NAMES:
+        if self._mapping.log == "judgments":
+            of_row = {name: rows[name] for name in ("candidate_id", "grade") if name in rows}
+            if of_row:
+                self._column(b',"grades":{', of_row, kind=_GRADES)
+        for name, written in WRITTEN_NAMES if self._mapping.log == "rankings" else ():
             begin = b',"%s":[' % written.encode()
             if name in rows:
                 is_optional = name in {"propensity", "exposed"}
@@ -248,9 +255,15 @@ class Plan:
         return columns
 
     def _column(
-        self, begin: bytes, members: Members, *, required: bool = True, is_list: bool = False
+        self,
+        begin: bytes,
+        members: Members,
+        *,
+        kind: int = _COLUMN,
+        required: bool = True,
+        is_list: bool = False,
     ) -> None:
-        self._add(_COLUMN, begin, required=required, per=is_list, n_choices=len(members))
+        self._add(kind, begin, required=required, per=is_list, n_choices=len(members))
         for member in members.values():
             self._value(member, b"", [self._row_slot(path.steps) for path in member.paths])
 

@@ -74,7 +74,27 @@ source = { const = "click" }
 candidate_id = "data.top"
 grade = { path = "data.arm", table = { a = 1, b = -1, 1 = 2.5 } }
 """
-PLANNED = [ROWS, ARRAYS, IN_ORDER, CLICK]
+VOTES = """
+[judgments]
+trace_id = ["data.request.session", "key:"]
+node_id = "data.request.query"
+timestamp_ms = { path = "data.us", unit = "us" }
+judgment_id = "type"
+[judgments.rows]
+each = "data.results"
+candidate_id = ["id", "alt"]
+grade = { path = "relevance", add = 0.5 }
+"""
+ACTIONS = """
+[judgments]
+trace_id = "key:"
+node_id = "data.us"
+[judgments.rows]
+each = "data.results"
+candidate_id = "id"
+grade = { path = "seen", table = { true = 1, false = 0 } }
+"""
+PLANNED = [ROWS, ARRAYS, IN_ORDER, CLICK, VOTES, ACTIONS]
 
 
 def mapping_of(text):
@@ -146,7 +166,7 @@ def test_other_mappings_have_no_plan_or_the_bytes_of_the_slow_path():
         if plan_of(mapping_of(text)) is not None:
             n_plans += 1
             differing(text, list(documents(chance, sized(3_000, quick=300))))
-    assert n_plans == 1
+    assert n_plans == 3
 
 
 def test_ordinary_records_are_mapped_without_the_slow_path():
@@ -231,12 +251,40 @@ def test_what_a_plan_does_not_support_is_left_to_the_slow_path(monkeypatch):
         ROWS.replace('"cloudevents"', '"debezium"'),
         ROWS.replace('"data.text"\n', '"data.text[0]"\n'),
         ROWS.replace('["data.request.session", "key:"]', '"header:x"'),
-        CLICK.replace('candidate_id = "data.top"\n', "").replace("grade = {", '[judgments.rows]\neach = "r"\ncandidate_id = "c"\ngrade = {'),
+        VOTES.replace("candidate_id = [", 'source = "n"\ncandidate_id = ['),
     ):  # fmt: skip
         assert plan_of(mapping_of(other)) is None
     assert plan_of(mapping_of(ROWS)) is not None
     monkeypatch.setattr(library, "BUILT", None)
     assert plan_of(mapping_of(ROWS)) is None
+
+
+GRADES_BY_ROW = """
+[judgments]
+trace_id = "t"
+node_id = "t"
+[judgments.rows]
+each = "r"
+candidate_id = "c"
+grade = "g"
+"""
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_planned"),
+    [
+        ([("a", 1), ("b", 2.5), (3, 0)], True),
+        ([("a", 1), ("b", 2), ("a", 3)], False),  # the last one counts
+        ([("3", 1), (3, 2)], False),
+        ([], False),
+        ([("a", None)], False),
+        ([(f"c{n}", n) for n in range(64)], True),
+        ([(f"c{n}", n) for n in range(65)], False),
+    ],
+)
+def test_grades_of_rows_are_planned_if_each_candidate_has_one(rows, is_planned):
+    value = json.dumps({"t": "t", "r": [{"c": c, "g": g} for c, g in rows]}).encode()
+    assert differing(GRADES_BY_ROW, [value]) == is_planned
 
 
 @pytest.mark.slow

@@ -31,6 +31,7 @@ enum member_kind {
     ROW_NUMBERS,
     OBJECT, /* of the members up to OBJECT_END; without any it is left out */
     OBJECT_END,
+    GRADES, /* of the two members that follow, an id and a grade of each row */
 };
 enum { OF_KEY = -1, OTHERWISE = -2 }; /* slots: the key of the record; what is not in the record */
 

@@ -149,6 +149,34 @@ static bool put_column(struct mapping *map, const struct member *column)
     return !n_missing && put_byte(map, ']');
 }
 
+/* Grades by candidate. A candidate that is given twice is refused: the last grade counts. */
+static bool put_grades(struct mapping *map, const struct member *grades)
+{
+    enum { MOST = 64 };
+    const byte *ids[MOST];
+    int64_t sizes[MOST];
+    bool is_known;
+    if (!map->n_rows || map->n_rows > MOST || !put(map, map->texts + grades->text, grades->size))
+        return false;
+    for (int64_t i = 0; i < map->n_rows; i++) {
+        const byte **row = map->rows + i * map->n_row_slots;
+        if (i && !put_byte(map, ','))
+            return false;
+        ids[i] = map->to;
+        for (const struct member *each = grades + 1; each <= grades + 2; each++) {
+            const byte *at = find_value(map, each, row, &is_known);
+            if ((!at && each->n_paths) || (each > grades + 1 && !put_byte(map, ':')) ||
+                !put_value(map, each, at))
+                return false;
+            sizes[i] = each > grades + 1 ? sizes[i] : map->to - ids[i];
+        }
+        for (int64_t j = 0; j < i; j++)
+            if (sizes[j] == sizes[i] && is_same(ids[j], ids[i], sizes[i]))
+                return false;
+    }
+    return put_byte(map, '}');
+}
+
 static bool put_row_numbers(struct mapping *map, const struct member *member)
 {
     if (!map->n_rows || !put(map, map->texts + member->text, member->size))
@@ -190,6 +218,10 @@ static bool put_message(struct mapping *map)
             break;
         case COLUMN:
             is_put = put_column(map, each);
+            each += each->n_choices;
+            break;
+        case GRADES:
+            is_put = put_grades(map, each);
             each += each->n_choices;
             break;
         case ROW_NUMBERS:
