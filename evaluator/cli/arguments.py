@@ -247,7 +247,16 @@ _SETTLED: Final = _option("--settled", "a folder of `replay`", type=Path, metava
 _EITHER: Final = (*_INPUT, _SETTLED)
 _PICTURE: Final = _option("--out", "a picture: one HTML file", type=Path, metavar="FILE")
 _REPLACE: Final = _option("--force", "replace a file that is not empty", action="store_true")
-_BACKTEST: Final = (_SETTLED, _INPUT[0], _MAPPING, *_RANGE, _PICTURE, _REPLACE)
+_GRID: Final = _option(
+    "--grid",
+    "also try these values, or without any some of alarm_tolerance and alarm_budget_days; may be "
+    "repeated",
+    action="append",
+    nargs="?",
+    const="",
+    metavar="NAME=VALUE,VALUE",
+)
+_BACKTEST: Final = (_SETTLED, _INPUT[0], _MAPPING, *_RANGE, _GRID, _PICTURE, _REPLACE)
 
 _Row: TypeAlias = tuple[str, str, str, Sequence[Option]]
 """A command, the module of `evaluator.cli` with the function of its name, its text and options."""

@@ -4,15 +4,19 @@ import argparse
 import asyncio
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Final
 
 from tqdm import tqdm
 
-from evaluator.adapters.files import NewFile, read_file
+from evaluator.adapters.files import NewFile, read_file, result_lines
 from evaluator.cli.alarms import carried_text
 from evaluator.cli.batch import commands_of
+from evaluator.cli.execution import settings_of
 from evaluator.cli.exits import UsageError
 from evaluator.cli.ranges import read_rules_of, replay_rules_of, source_of
 from evaluator.cli.watching import watch_rules_of
@@ -26,14 +30,31 @@ from evaluator.core.online.ordered_merge import SettledQuery
 from evaluator.core.online.watched import AlarmCommand, SeriesName, WatchRules
 from evaluator.ports import SourceUnusable
 from evaluator.replay.alarms import ALARM_COMMANDS, TickSums, sort_tick_rows
-from evaluator.replay.backtest import DROPS, Backtest, BacktestResult, Delays, Span
+from evaluator.replay.backtest import (
+    DROPS,
+    Backtest,
+    BacktestResult,
+    Delays,
+    GridRow,
+    Span,
+    grid_row,
+)
 from evaluator.replay.backtest_page import page_of
 from evaluator.replay.results import ResultDirectory
 from evaluator.replay.run import replay as run_replay
 from evaluator.replay.writing import SETTLED
 from evaluator.tables import format_table, printable, utc_time
 from evaluator.wire.alarms.records import AlarmRefused, read_commands
-from evaluator.wire.outputs.settled import SettledUnreadable, decode_settled
+from evaluator.wire.outputs.settled import SettledUnreadable, WatchedReader
+
+GRID: Final[Mapping[str, Sequence[str]]] = {
+    "alarm_tolerance": ("0.005", "0.01", "0.02"),
+    "alarm_budget_days": ("10", "30", "90"),
+}
+"""The settings that a grid may have, and their values by default."""
+MAX_GRID: Final = 16
+GRID_SECONDS: Final = 900
+"""After this time no further settings of a grid are tried."""
 
 _DAY_MS: Final = 86_400_000
 _SERIES: Final = ("series", "queries", "days watched", "alarms", "in 30 days")
@@ -50,6 +71,7 @@ def backtest(options: argparse.Namespace, settings: Settings) -> int:
     file = None if options.out is None else NewFile(options.out, force=options.force)
     if options.settled is not None and (options.begin or options.end):
         raise UsageError("--from and --to are for --source: a folder is watched as a whole.")
+    others = _grid_of(options, settings)
     with tempfile.TemporaryDirectory(prefix="evaluator-backtest-") as directory:
         place = Path(directory)
         folder, warnings = options.settled or place / "replay", list[str]()
@@ -61,13 +83,58 @@ def backtest(options: argparse.Namespace, settings: Settings) -> int:
         result = _run(rules, commands, measures, folder / SETTLED, place / "sorted")
     for warning in warnings:
         warn(warning)
-    print(report(result, settings.alarm_budget_days))
+    print(report(result, settings.alarm_budget_days), flush=True)
+    grid = _try_all([settings, *others], commands, measures, result) if others else []
+    if grid:
+        print(f"\n{grid_table(grid, 1 + len(others))}")
     if file is not None:
         names = [*(name for name in SPECS if name.startswith("alarm_")), "maturity_ms"]
         shown = {name: _setting_text(getattr(settings, name)) for name in names}
-        file.write(page_of(result, shown).encode())
+        file.write(page_of(result, shown, grid).encode())
         print(f"\nDrawn in {options.out}.")
     return 0
+
+
+def _grid_of(options: argparse.Namespace, settings: Settings) -> list[Settings]:
+    """The further settings of --grid. Raises UsageError."""
+    if options.grid is None:
+        return []
+    texts = [text for text in options.grid if text]
+    values, made = {} if texts else dict(GRID), list[Settings]()
+    for text in texts:
+        name, _, listed = text.partition("=")
+        if name not in GRID or not listed:
+            raise UsageError(
+                f"--grid {text!r} is not NAME=VALUE,VALUE with one of the settings "
+                f"{', '.join(GRID)}. Run once for each value of another setting, with --set."
+            )
+        values[name] = listed.split(",")
+    if (n := prod(map(len, values.values()))) > MAX_GRID:
+        raise UsageError(f"--grid has {n} settings, and {MAX_GRID} is the limit: give less values.")
+    for of in product(*values.values()):
+        given = [f"{name}={text}" for name, text in zip(values, of, strict=True)]
+        each = settings_of(argparse.Namespace(**{**vars(options), "set": [*options.set, *given]}))
+        if each not in (settings, *made):
+            made.append(each)
+    return made
+
+
+def _try_all(
+    grid: Sequence[Settings],
+    commands: Sequence[AlarmCommand],
+    measures: MeasureSet,
+    result: BacktestResult,
+) -> list[GridRow]:
+    """The rows of all settings that can be tried in time; *result* is that of the first."""
+    rows, until = list[GridRow](), time.monotonic() + GRID_SECONDS
+    for each in tqdm(grid, unit="settings", desc="grid", disable=not sys.stderr.isatty()):
+        if rows and time.monotonic() > until:
+            break
+        rules = watch_rules_of(each, measures)
+        test = Backtest(rules, commands, result.begin_ms, result.end_ms)
+        shown = {name: _setting_text(getattr(each, name)) for name in GRID}
+        rows.append(grid_row(shown, test.run_again(result) if rows else result))
+    return rows
 
 
 def _setting_text(value: object) -> str:
@@ -107,7 +174,7 @@ def _run(
     ticks: dict[int, TickSums] = {}
     times_ms: list[int] = []
     with ResultDirectory(place, force=False) as results:
-        for query in _settled_queries(path, measures):
+        for query in _settled_queries(path, rules, measures):
             times_ms = [
                 min([query.event_time_ms, *times_ms]),
                 max([query.event_time_ms, *times_ms]),
@@ -129,23 +196,18 @@ def _run(
             return test.run(results, on_progress)
 
 
-def _settled_queries(path: Path, measures: MeasureSet) -> Iterator[SettledQuery]:
+def _settled_queries(path: Path, rules: WatchRules, measures: MeasureSet) -> Iterator[SettledQuery]:
     """The settled queries in a file of `replay`; those of each task in their order."""
-    try:
-        file = path.open("rb")
-    except OSError as error:
-        raise SourceUnusable(
-            f"{path} cannot be read: {error.strerror}. Name a folder that `evaluator replay` wrote."
-        ) from None
-    newest_ms: dict[int, int] = {}
-    with file, tqdm(
-        total=path.stat().st_size, unit="B", unit_scale=True, desc="settled",
-        disable=not sys.stderr.isatty(),
-    ) as bar:  # fmt: skip
-        for number, line in enumerate(file, 1):
-            bar.update(len(line))
+    read, newest_ms = WatchedReader(rules.watched(measures)), dict[int, int]()
+    with tqdm(unit="B", unit_scale=True, desc="settled", disable=not sys.stderr.isatty()) as bar:
+
+        def on_read(n_bytes: int, of: int) -> None:
+            bar.total = of
+            bar.update(n_bytes - bar.n)
+
+        for number, line in enumerate(result_lines(path, on_read), 1):
             try:
-                query = decode_settled(line.rstrip(b"\n"), measures)
+                query = read(line)
             except SettledUnreadable as error:
                 raise SourceUnusable(f"line {number} of {path}: {error}") from None
             if not isinstance(query, SettledQuery):
@@ -171,9 +233,8 @@ def report(result: BacktestResult, budget_days: int) -> str:
     rows = []
     for track in result.tracks:
         days, n = track.watched_hours / 24, len(track.spans)
-        rate = f"{n / days * 30:.1f}" if days else ""
         delays = [delay_text(track.delays[drop]) for drop in DROPS]
-        figures = f"{track.n_queries:,}", f"{days:.1f}", str(n), rate
+        figures = f"{track.n_queries:,}", f"{days:.1f}", str(n), _rate_text(track.rate)
         rows.append([series_text(track.name), *figures, *delays])
     parts.append(
         format_table((*_SERIES, *drops), rows, numbers=range(1, len(_SERIES) + len(drops)))
@@ -202,6 +263,31 @@ def report(result: BacktestResult, budget_days: int) -> str:
             "fewer."
         )
     return "\n\n".join(parts)
+
+
+def grid_table(rows: Sequence[GridRow], n_settings: int) -> str:
+    """The table of a grid, and how to read it."""
+    header = *GRID, "alarms", "in 30 days", *(f"-{drop:.2f}" for drop in DROPS)
+    lines = []
+    for row in rows:
+        figures = str(row.n_alarms), _rate_text(row.rate)
+        lines.append([*row.settings.values(), *figures, *map(delay_text, row.delays.values())])
+    text = (
+        "Alarms of all series; delays without objectives and coverage. The first row is of the "
+        "settings as they are.\nChoose the row with the fewest alarms of those that find the drop "
+        "that matters to you soon enough.\nExclude the hours of known incidents first: then alarms "
+        "are false ones."
+    )
+    if len(rows) < n_settings:
+        text += (
+            f"\n{n_settings - len(rows)} settings were not tried within {GRID_SECONDS // 60} "
+            "minutes: give fewer values."
+        )
+    return f"{format_table(header, lines, numbers=range(len(header)))}\n\n{text}"
+
+
+def _rate_text(rate: float | None) -> str:
+    return "" if rate is None else f"{rate:.1f}"
 
 
 def _alarm_row(series: str, span: Span) -> list[str]:

@@ -2,12 +2,13 @@
 
 import argparse
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from evaluator.adapters.files import result_lines
 from evaluator.adapters.kafka import read_output
 from evaluator.cli.exits import UsageError
 from evaluator.cli.ranges import source_of
@@ -118,11 +119,11 @@ async def _read_input(
 
 def _read_results(folder: Path, sought: Sought, evidence: Evidence, settings: Settings) -> None:
     """Reads the output directory of a replay. Raises SourceUnusable."""
-    for row in _lines(folder / EVALUATIONS):
+    for row in result_lines(folder / EVALUATIONS):
         _add_document(row, sought, evidence, evidence.evaluations)
-    for row in _lines(folder / SETTLED):
+    for row in result_lines(folder / SETTLED):
         _add_document(row, sought, evidence, evidence.settled)
-    for row in _lines(folder / DEAD_LETTERS):
+    for row in result_lines(folder / DEAD_LETTERS):
         try:
             letter = msgspec.json.decode(row)
             _add_letter(letter, value_of_row(letter), sought, evidence, settings)
@@ -131,17 +132,6 @@ def _read_results(folder: Path, sought: Sought, evidence: Evidence, settings: Se
                 f"{folder / DEAD_LETTERS} has a line that `evaluator replay` does not write "
                 f"({error}). Replay again."
             ) from error
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    try:
-        with path.open("rb") as file:
-            yield from file
-    except OSError as error:
-        raise SourceUnusable(
-            f"{path} cannot be read ({error.strerror}). Name the --out directory of `evaluator "
-            "replay`."
-        ) from error
 
 
 def _add_document(

@@ -13,7 +13,7 @@ from evaluator.core.alarms.series import AlarmSeries
 from evaluator.core.alarms.sums import EMPTY, Sums
 from evaluator.core.alarms.ticks import DAY_HOURS, HOUR_MS, TICK_MS, hour_before
 from evaluator.core.online.alarm_watch import AlarmWatch, SeriesEvent, WatchResult
-from evaluator.core.online.watched import AlarmCommand, SeriesName, WatchRules
+from evaluator.core.online.watched import COVERAGE, AlarmCommand, SeriesName, WatchRules
 from evaluator.replay.alarms import tick_rows
 from evaluator.replay.results import ResultDirectory
 
@@ -77,6 +77,12 @@ class Track:
     copies: dict[int, AlarmSeries] = field(default_factory=dict)
     """As of the starts of drops."""
 
+    @property
+    def rate(self) -> float | None:
+        """Alarms in 30 days that were watched; None without any."""
+        days = self.watched_hours / DAY_HOURS
+        return len(self.spans) / days * 30 if days else None
+
 
 @dataclass(frozen=True, slots=True)
 class BacktestResult:
@@ -86,6 +92,35 @@ class BacktestResult:
     begin_ms: int
     end_ms: int
     n_left_out: int
+
+
+class GridRow(NamedTuple):
+    """All series together with some settings.
+
+    *rate* is the sum of the rates of all series. *delays* are of the series `in_grid`.
+    """
+
+    settings: Mapping[str, str]
+    n_alarms: int
+    rate: float | None
+    delays: Mapping[float, Delays]
+
+
+def in_grid(name: SeriesName) -> bool:
+    """Whether the delays of a series count in a grid: not those of objectives and judged shares."""
+    return name.measure != COVERAGE and name.kind != "constant"
+
+
+def grid_row(settings: Mapping[str, str], result: BacktestResult) -> GridRow:
+    """The row of the result of these settings."""
+    n_alarms = sum(len(track.spans) for track in result.tracks)
+    rates = [track.rate for track in result.tracks if track.rate is not None]
+    delays = {}
+    for drop in DROPS:
+        found = [track.delays[drop] for track in result.tracks if in_grid(track.name)]
+        hours = sorted(hours for of in found for hours in of.hours)
+        delays[drop] = Delays(tuple(hours), sum(of.n for of in found))
+    return GridRow(settings, n_alarms, sum(rates) if rates else None, delays)
 
 
 def starts_of(begin_ms: int, end_ms: int) -> list[int]:
@@ -129,14 +164,39 @@ class Backtest:
             self._close_until(tick_ms)
             watch.add_tick(tick_ms, labels, units, WatchResult())
         self._close_until(self._end_ms)
+        return self._finished(watch.n_left_out, on_progress)
+
+    def run_again(self, before: BacktestResult) -> BacktestResult:
+        """The same for the sums of a result of other rules that declare the same series.
+
+        Drops are added to the series that a row of a grid has.
+        """
+        watch = self._watch
+        series = {track.name: watch.new_series(track.name) for track in before.tracks}
+        watch.load({**watch.state(), "tick_end_ms": self._begin_ms}, series)
+        for end_ms in range(self._begin_ms + TICK_MS, self._end_ms + 1, TICK_MS):
+            for track in before.tracks:
+                for name, sums in track.sums.get(end_ms, {}).items():
+                    series[track.name].sums[name].add_closed(hour_before(end_ms), sums)
+            self._close_until(end_ms)
+        return self._finished(before.n_left_out, None, all_delays=False)
+
+    def _finished(
+        self,
+        n_left_out: int,
+        on_progress: Callable[[int, int], object] | None,
+        *,
+        all_delays: bool = True,
+    ) -> BacktestResult:
         for name, event in self._on.items():
             self._tracks[name].spans.append(Span(event, None))
         tracks = [self._tracks[name] for name in sorted(self._tracks)]
         for n_done, track in enumerate(tracks):
             if on_progress is not None:
                 on_progress(n_done, len(tracks))
-            track.delays = {drop: self._delays(track, drop) for drop in DROPS}
-        return BacktestResult(tracks, self._begin_ms, self._end_ms, watch.n_left_out)
+            if all_delays or in_grid(track.name):
+                track.delays = {drop: self._delays(track, drop) for drop in DROPS}
+        return BacktestResult(tracks, self._begin_ms, self._end_ms, n_left_out)
 
     # As it was
 

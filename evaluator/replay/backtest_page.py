@@ -1,23 +1,34 @@
 """The picture of a backtest: one HTML file with its data, style and script."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any, Final
 
 import msgspec
 
-from evaluator.replay.backtest import DROPS, BacktestResult, Track
+from evaluator.replay.backtest import DROPS, BacktestResult, Delays, GridRow, Track
 
 _DIGITS: Final = 5
 
 
-def page_of(result: BacktestResult, settings: Mapping[str, str]) -> str:
+def page_of(
+    result: BacktestResult, settings: Mapping[str, str], grid: Sequence[GridRow] = ()
+) -> str:
     """The page. External text is JSON in a script, without `<`; the script writes it as text."""
     data = {
         "begin_ms": result.begin_ms,
         "end_ms": result.end_ms,
         "drops": DROPS,
         "settings": settings,
+        "grid": [
+            {
+                "settings": list(row.settings.items()),
+                "alarms": row.n_alarms,
+                "rate": row.rate,
+                "delays": _delays(row.delays),
+            }
+            for row in grid
+        ],
         "series": [_series(track) for track in result.tracks],
     }
     text = msgspec.json.encode(data).decode().replace("<", "\\u003c")
@@ -38,7 +49,7 @@ def _series(track: Track) -> dict[str, Any]:
         "margin": _column([each.margin for each in points]),
         "evidence": _column([each.evidence for each in points]),
         "excluded": [n for n, each in enumerate(points) if each.excluded],
-        "delays": [[list(of.hours), of.n] for of in (track.delays[drop] for drop in DROPS)],
+        "delays": _delays(track.delays),
         "alarms": [
             {
                 "since_ms": span.on.time_ms,
@@ -57,6 +68,10 @@ def _series(track: Track) -> dict[str, Any]:
             if span.on.alarm is not None
         ],
     }
+
+
+def _delays(delays: Mapping[float, Delays]) -> list[tuple[list[float], int]]:
+    return [(list(of.hours), of.n) for of in (delays[drop] for drop in DROPS)]
 
 
 def _column(values: list[float | None]) -> list[float | None]:

@@ -1,19 +1,22 @@
 """Backtests of alarms: what was, and what would have been with values that are lower."""
 
+import gzip
 import json
 import shutil
 import subprocess
 from dataclasses import replace
 
+import cramjam
 import pytest
 
+from evaluator.cli import backtest as command
 from evaluator.cli import main
 from evaluator.core.alarms.rules import AlarmRules
 from evaluator.core.alarms.ticks import HOUR_MS, TICK_MS
 from evaluator.core.online.alarm_watch import AlarmWatch, WatchResult
 from evaluator.core.online.watched import AlarmCommand, WatchRules
 from evaluator.replay.alarms import TickSums, sort_tick_rows
-from evaluator.replay.backtest import DROPS, Backtest, Delays, starts_of
+from evaluator.replay.backtest import DROPS, Backtest, Delays, grid_row, in_grid, starts_of
 from evaluator.replay.backtest_page import page_of
 from evaluator.replay.results import ResultDirectory
 from tests.core.alarms.settled import DROP_HOUR, MATURITY_MS, START_MS, settled_world
@@ -33,13 +36,13 @@ NEVER = 10**9
 DAY_MS = 24 * HOUR_MS
 
 
-def backtest(queries, directory, *, rules=RULES, commands=()):
+def backtest(queries, directory, *, rules=RULES, commands=(), hours=HOURS):
     ticks = TickSums(rules)
     with ResultDirectory(directory, force=False) as results:
         for query in sorted(queries, key=lambda query: query.event_time_ms):
             sort_tick_rows(results, ticks.add(query))
         sort_tick_rows(results, ticks.end())
-        return Backtest(rules, commands, START_MS, START_MS + HOURS * HOUR_MS).run(results)
+        return Backtest(rules, commands, START_MS, START_MS + hours * HOUR_MS).run(results)
 
 
 def watched(queries, rules=RULES):
@@ -163,6 +166,67 @@ def test_the_median_delay_exists_if_half_of_the_drops_were_found():
     assert Delays((), 0).median is None
 
 
+# A grid of settings
+
+
+def figures(result):
+    """All of a result but the copies that drops are added to, and hours before a reference."""
+    return [
+        (
+            *(of.name, of.n_queries, of.watched_hours, of.spans, of.sums),
+            of.delays if in_grid(of.name) else None,
+            [point for point in of.points if point.evidence is not None],
+        )
+        for of in result.tracks
+    ]
+
+
+def test_a_result_watched_again_is_that_of_its_rules(tmp_path):
+    hours = 16 * 24
+    queries = [
+        query._replace(variant="prod" if number % 3 else "canary")
+        for number, query in enumerate(settled_world(3, per_hour=8, hours=hours))
+    ]
+    watched = {
+        "variants": (("canary", "prod"),),
+        "levels": RULES.levels[:1],
+        "objectives": (("ndcg@10", 0.55),),
+    }
+    one, other = (
+        replace(RULES, **watched, alarms=AlarmRules(tolerance, days, 20))
+        for tolerance, days in ((0.01, 300), (0.03, 20))
+    )
+    fall_ms = START_MS + DROP_HOUR * HOUR_MS
+    commands = [
+        AlarmCommand("1", "exclude", {}, fall_ms + 30 * HOUR_MS, fall_ms + 40 * HOUR_MS),
+        AlarmCommand("2", "accept", {}, applied_ms=fall_ms + 20 * HOUR_MS),
+    ]
+    before, expected = (
+        backtest(queries, tmp_path / name, rules=rules, commands=commands, hours=hours)
+        for name, rules in (("before", one), ("after", other))
+    )
+    assert any(track.spans for track in expected.tracks)
+    assert figures(before) != figures(expected)
+    again = Backtest(other, commands, START_MS, START_MS + hours * HOUR_MS).run_again(before)
+    assert figures(again) == figures(expected)
+
+
+def test_a_row_has_the_alarms_and_the_delays_of_all_series(tmp_path):
+    rules = replace(RULES, alarms=AlarmRules(max_series=5), objectives=(("ndcg@10", 0.2),))
+    result = backtest(settled_world(3, hours=HOURS), tmp_path / "sorted", rules=rules)
+    row = grid_row({"alarm_tolerance": "0.01"}, result)
+    assert row.n_alarms == sum(len(track.spans) for track in result.tracks) > 0
+    assert {track.watched_hours for track in result.tracks} == {HOURS - 2 * 168, HOURS - 7}
+    (fallen,) = (len(track.spans) for track in result.tracks if track.name.level == "de")
+    others = row.n_alarms - fallen
+    assert row.rate == pytest.approx((fallen + others) / 6 * 30)
+    quality = [track for track in result.tracks if in_grid(track.name)]
+    assert len(quality) == len(result.tracks) - 2  # the coverage and the objective
+    assert row.delays[0.1].n == sum(track.delays[0.1].n for track in quality)
+    found = [hours for track in quality for hours in track.delays[0.1].hours]
+    assert list(row.delays[0.1].hours) == sorted(found) != []
+
+
 # The command
 
 
@@ -215,10 +279,8 @@ def test_the_command_has_a_table_of_series_and_one_of_alarms(folder, capsys):
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (
-            ["--settled", "nowhere"],
-            "settled.ndjson cannot be read: No such file or directory. Name",
-        ),
+        (["--settled", "nowhere"], "settled.ndjson does not exist, nor with .gz or .zst. Name a"),
+        (["--settled", "twice"], "twice has settled.ndjson and settled.ndjson.gz. Move all but"),
         (["--settled", "empty"], "has no settled query: there is nothing to watch"),
         (
             ["--settled", "damaged"],
@@ -228,6 +290,19 @@ def test_the_command_has_a_table_of_series_and_one_of_alarms(folder, capsys):
         (["--settled", "whole", "--source", "file://whole"], "not allowed with argument"),
         (["--settled", "whole", "--from", "2025-01-01"], "--from and --to are for --source"),
         (["--settled", "whole", "--out", "whole/settled.ndjson"], "is not empty"),
+        (["--settled", "whole", "--grid", "measures=mrr"], "is not NAME=VALUE,VALUE with one of"),
+        (["--settled", "whole", "--grid", "alarm_tolerance"], "is not NAME=VALUE,VALUE with one"),
+        (
+            ["--settled", "whole", "--grid", "alarm_tolerance=0"],
+            "alarm_tolerance is 0 (--set). Accepted: a number",
+        ),
+        (
+            [
+                *("--settled", "whole", "--grid", "alarm_tolerance=0.1,0.2,0.3,0.4"),
+                *("--grid", "alarm_budget_days=7,8,9,10,11"),
+            ],
+            "--grid has 20 settings, and 16 is the limit",
+        ),
         ([], "one of the arguments --settled --source is required"),
     ],
 )
@@ -239,12 +314,55 @@ def test_what_cannot_be_watched_is_an_error(arguments, error, tmp_path, monkeypa
         ("empty", ""),
         ("damaged", f"{lines[0]}\n{{\n"),
         ("mixed", "\n".join((*lines[:2], lines[0], ""))),
+        ("twice", f"{lines[0]}\n"),
     ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "settled.ndjson").write_text(text)
+    (tmp_path / "twice" / "settled.ndjson.gz").write_bytes(gzip.compress(b""))
     assert main(["alarms", "backtest", *arguments]) in (2, 3)
     assert error in capsys.readouterr().err
     assert path.read_text().splitlines() == lines
+
+
+@pytest.mark.parametrize(
+    ("suffix", "compress"), [(".gz", gzip.compress), (".zst", cramjam.zstd.compress)]
+)
+def test_a_compressed_file_is_read(suffix, compress, tmp_path, capsys):
+    arguments = ["alarms", "backtest", "--settled"]
+    path = write_settled(settled_world(3, hours=30), tmp_path / "short")
+    assert main([*arguments, str(path.parent)]) == 0
+    plain = capsys.readouterr().out
+    text = path.read_bytes()
+    (tmp_path / f"settled.ndjson{suffix}").write_bytes(compress(text))
+    assert main([*arguments, str(tmp_path)]) == 0
+    assert capsys.readouterr().out == plain
+
+
+def test_a_grid_has_a_row_for_each_setting_and_first_that_as_it_is(folder, tmp_path, capsys):
+    arguments = ["alarms", "backtest", "--settled", str(folder), *SETTINGS]
+    out = tmp_path / "page.html"
+    values = "--grid=alarm_tolerance=0.01,0.4", "--grid=alarm_budget_days=30"
+    assert main([*arguments, *values, "--out", str(out)]) == 0
+    *_, table, text, _ = capsys.readouterr().out.split("\n\n")
+    header, now, other = table.splitlines()
+    assert header.split()[:3] == ["alarm_tolerance", "alarm_budget_days", "alarms"]
+    assert now.split()[:2] == ["0.01", "30"]  # once, though it is in the grid too
+    assert int(now.split()[2]) > 0
+    assert other.split()[:4] == ["0.4", "30", "0", "0.0"]
+    assert "never" in other
+    assert "were not tried" not in text
+    data = json.loads(out.read_text("utf-8").split("const data = ")[1].split(";\n")[0])
+    assert [dict(of["settings"])["alarm_tolerance"] for of in data["grid"]] == ["0.01", "0.4"]
+    assert data["grid"][1]["alarms"] == 0
+
+
+def test_a_grid_that_takes_too_long_ends(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(command, "GRID_SECONDS", -1)
+    write_settled(settled_world(3, hours=2), tmp_path / "short")
+    assert main(["alarms", "backtest", "--settled", str(tmp_path / "short"), "--grid"]) == 0
+    *_, table, text = capsys.readouterr().out.split("\n\n")
+    assert len(table.splitlines()) == 2
+    assert "8 settings were not tried" in text
 
 
 def test_the_page_has_external_text_as_data_only(page):

@@ -1,10 +1,14 @@
 """Single files that are read or written at once."""
 
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final
 
-from evaluator.adapters.files.streams import size_of, unreadable
-from evaluator.ports import ResultsUnusable
+from evaluator.adapters.files.streams import batches_of, open_stream, size_of, unreadable
+from evaluator.ports import ResultsUnusable, SourceAmbiguous, SourceUnusable
+
+_LINES: Final = 1_000
 
 
 def read_file(path: Path) -> bytes:
@@ -14,6 +18,34 @@ def read_file(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise unreadable(path, error) from error
+
+
+def result_lines(
+    path: Path, on_read: Callable[[int, int], object] | None = None
+) -> Iterator[bytes]:
+    """The lines of a file of a replay, or of its compressed form beside it, `.gz` or `.zst`.
+
+    *on_read* gets the stored bytes that were read, and all of them. Raises SourceUnusable.
+    """
+    forms = [path.with_name(path.name + suffix) for suffix in ("", ".gz", ".zst")]
+    found = [each for each in forms if each.exists()]
+    if not found:
+        raise SourceUnusable(
+            f"{path} does not exist, nor with .gz or .zst. Name a folder that `evaluator replay` "
+            "wrote."
+        )
+    if len(found) > 1:
+        names = " and ".join(each.name for each in found)
+        raise SourceAmbiguous(f"{path.parent} has {names}. Move all but one of them away.")
+    n_bytes = size_of(found[0])
+    stream = open_stream(found[0], n_bytes)
+    try:
+        for lines in batches_of(stream, found[0], _LINES):
+            yield from lines
+            if on_read is not None:
+                on_read(stream.position, n_bytes)
+    finally:
+        stream.close()
 
 
 class NewFile:
