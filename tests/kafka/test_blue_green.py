@@ -118,6 +118,8 @@ def check_green_is_refused_in_the_group_of_blue(world, start, blue_settings, tmp
     check += ["--config", str(tmp_path / "green.toml"), "--set", f"group_id={group}"]
     assert main(check) == 5
     assert f"Group {group} has a worker with the fingerprint" in capsys.readouterr().out
+    assert main(["leader", *check[1:], "--set", "http_port=0", "--set", "alarms=on"]) == 3
+    assert f"Group {group} has a worker with the fingerprint" in capsys.readouterr().err
     check[-1:] = [f"group_id={group}-other", "--set", "output_prefix="]
     assert main(check) == 0
     assert "two evaluators would write to the same topics" in capsys.readouterr().out

@@ -147,7 +147,7 @@ def test_an_operator_rolls_back_and_freezes(make_world, start, capsys):
     assert "models with weights: 'm'" in capsys.readouterr().err
 
 
-def test_versions_go_on_after_everything_was_forgotten(make_world, start):
+def test_versions_go_on_after_everything_was_forgotten(make_world, start, capsys):
     world = make_world(N_TASKS, settings=SETTLED)
     worker = start(world, **LEARNING, heartbeats="off")
     world.produce(messages(0, 700))
@@ -155,6 +155,10 @@ def test_versions_go_on_after_everything_was_forgotten(make_world, start):
     where = [f"--source=kafka://{world.bootstrap}", f"--set=topic_prefix={world.prefix}"]
     assert main(["weights", "freeze", *where, "--reason", "a holiday"]) == 0
     worker.eventually(lambda: worker.events("command_received"))
+    assert main(["weights", "forget", *where]) == 3
+    error = f"The leader of group {world.prefix}group publishes to {world.prefix}weights"
+    assert error in capsys.readouterr().err
+    assert not worker.events("leader_fenced")
     assert worker.stop() == 0
     before = [json.loads(value) for value in said(world)]
     assert main(["weights", "forget", *where]) == 0

@@ -279,7 +279,7 @@ def test_the_command_has_a_table_of_series_and_one_of_alarms(folder, capsys):
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["--settled", "nowhere"], "settled.ndjson does not exist, nor with .gz or .zst. Name a"),
+        (["--settled", "nowhere"], "settled.ndjson does not exist, nor with .gz or .zst. Name th"),
         (["--settled", "twice"], "twice has settled.ndjson and settled.ndjson.gz. Move all but"),
         (["--settled", "empty"], "has no settled query: there is nothing to watch"),
         (

@@ -31,8 +31,8 @@ def result_lines(
     found = [each for each in forms if each.exists()]
     if not found:
         raise SourceUnusable(
-            f"{path} does not exist, nor with .gz or .zst. Name a folder that `evaluator replay` "
-            "wrote."
+            f"{path} does not exist, nor with .gz or .zst. Name the --out directory of `evaluator "
+            "replay`."
         )
     if len(found) > 1:
         names = " and ".join(each.name for each in found)

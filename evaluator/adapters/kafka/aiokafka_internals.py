@@ -23,6 +23,7 @@ from aiokafka.coordinator.protocol import (
     ConsumerProtocolMemberAssignment,
     ConsumerProtocolMemberMetadata,
 )
+from aiokafka.protocol.admin import ListGroupsRequest
 from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest
 from aiokafka.protocol.metadata import MetadataRequest
@@ -244,6 +245,14 @@ async def remove_member(client: BrokerClient, node: int, group_id: str, instance
     raise_for(response.error_code)
     for *_, code in response.members:
         raise_for(code)
+
+
+# https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/protocol/admin.py#L578
+async def fetch_groups(client: BrokerClient, node: int) -> list[str]:
+    """The groups of one broker that this user may describe."""
+    response = await client.send(node, ListGroupsRequest())
+    raise_for(response.error_code)
+    return [group for group, _ in response.groups]
 
 
 # https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/protocol/admin.py#L519

@@ -129,6 +129,14 @@ def _read(user_data: bytes | None) -> _UserData:
         return _UserData()
 
 
+def subscribed(subscription: bytes) -> list[str]:
+    """The topics of a member by its subscription; [] if it belongs to no consumer."""
+    try:
+        return list(MemberMetadata.decode(subscription).subscription)
+    except (ValueError, struct.error):
+        return []
+
+
 def require_alike(group: GroupSettings, members: Iterable[tuple[str, bytes]]) -> None:
     """Raises SourceUnusable if a member of the group has another meaning or writes elsewhere.
 

@@ -17,6 +17,7 @@ from evaluator.adapters.kafka.aiokafka_internals import (
     background_tasks,
     client_of,
     fetch_cluster_id,
+    fetch_groups,
     fetch_members,
     fetch_offsets,
     fetch_topics,
@@ -228,6 +229,13 @@ class Requests:
 
         with translated(f"reading the members of group {group_id}"):
             return await _retry(fetch)
+
+    async def groups(self) -> list[str]:
+        """The groups that this user may describe, of the brokers that can be reached."""
+        with translated("listing groups"):
+            nodes = [broker.nodeId for broker in self._client.cluster.brokers()]
+            ready = [node for node in nodes if await self._client.ready(node)]
+            return [group for node in ready for group in await fetch_groups(self._client, node)]
 
     async def remove_member(self, group_id: str, instance_id: str) -> None:
         """Removes a static member from a group. Raises SourceUnusable if that is impossible."""

@@ -12,10 +12,12 @@ from evaluator.adapters.kafka.administration import (
     leader_topics,
     transactional_id,
 )
+from evaluator.adapters.kafka.assignment import require_alike
 from evaluator.adapters.kafka.clients import (
     end,
     existing_counts,
     input_topics,
+    requests,
     require_partitions,
     unequal_counts,
 )
@@ -75,6 +77,7 @@ class KafkaLeadership:
     def __init__(self, connection: Connection, workers: GroupSettings) -> None:
         prefix = workers.topic_prefix
         self._connection = connection
+        self._workers = workers
         self._inputs = input_topics(prefix, connection)
         self._rankings = self._inputs["rankings"]
         self._settled_topic = f"{prefix}settled"
@@ -95,6 +98,7 @@ class KafkaLeadership:
     @_unless_stopped
     async def start(self) -> int:
         self._joined, self._secrets = False, self._connection.secrets()
+        await self._compare_meaning()
         n_tasks = await self._check_topics()
         await self._close()
         await self._election.join()
@@ -132,6 +136,17 @@ class KafkaLeadership:
                 raise SourceUnusable(not_one_partition(name, counts[name]))
         await self._check_cleanup()
         return n_tasks
+
+    async def _compare_meaning(self) -> None:
+        """Raises SourceUnusable if workers have another meaning, as far as this user may see them.
+
+        Else the leader would ignore all that they settle.
+        """
+        members = list[tuple[str, bytes]]()
+        with contextlib.suppress(SourceUnusable):  # no right: a leader needs none on their group
+            async with requests(self._connection) as asking:
+                members = await asking.members(self._workers.group_id)
+        require_alike(self._workers, members)
 
     async def _compare_inputs(self, n_rankings: int) -> None:
         """Raises SourceUnusable if the inputs are unequal, as far as this user may see them."""

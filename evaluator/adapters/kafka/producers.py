@@ -11,6 +11,7 @@ from aiokafka import errors as kafka_errors
 from evaluator.adapters.kafka.administration import (
     LARGEST_BATCH,
     described,
+    leader_group,
     leader_topics,
     transactional_id,
 )
@@ -19,7 +20,14 @@ from evaluator.adapters.kafka.aiokafka_internals import (
     has_fatal_error,
     transaction_error,
 )
-from evaluator.adapters.kafka.clients import close, complete, discard_result, start_producer
+from evaluator.adapters.kafka.assignment import subscribed
+from evaluator.adapters.kafka.clients import (
+    close,
+    complete,
+    discard_result,
+    requests,
+    start_producer,
+)
 from evaluator.adapters.kafka.connection import Connection, probe
 from evaluator.adapters.kafka.errors import describe, translated
 from evaluator.ports import Fenced, SourceUnavailable, SourceUnusable
@@ -29,6 +37,8 @@ TRANSACTION_TIMEOUT_MS: Final = 30_000
 REQUEST_BYTES: Final = 64 * 1024 * 1024
 """More than any topic accepts in a record: the limit of the topic applies."""
 CLOSE_TIMEOUT_SECONDS: Final = 1.0
+MAX_GROUPS: Final = 1_000
+"""Groups of leaders that are described, by name."""
 LOG_APPEND_TIME: Final = 1
 """The protocol's number for timestamps that the broker has set."""
 _FENCED: Final = (kafka_errors.ProducerFenced, kafka_errors.InvalidProducerEpoch)
@@ -61,10 +71,11 @@ async def leader_fenced(
     """Fences the leader, and gives a function that writes one record of `weights` in its place.
 
     No leader publishes anything in between, else the function raises Fenced. The leader continues
-    from the record. Raises SourceUnavailable, SourceUnusable.
+    from the record. Raises SourceUnavailable, SourceUnusable, also for a leader of another group.
     """
     publisher = Publisher(connection, transactional_id(topic_prefix, group_id))
     topic = leader_topics(topic_prefix)["weights"]
+    await _require_no_other(connection, group_id, topic)
 
     async def write(key: bytes, value: bytes | None) -> None:
         await publisher.publish([(topic, key, value, ())])
@@ -74,6 +85,23 @@ async def leader_fenced(
         yield write
     finally:
         await publisher.abandon()
+
+
+async def _require_no_other(connection: Connection, group_id: str, topic: str) -> None:
+    """Raises SourceUnusable if the leader of another group is running, as far as this user may see.
+
+    It has another transactional id, so it would not be fenced.
+    """
+    own, suffix = leader_group(group_id), leader_group("")
+    async with requests(connection) as asking:
+        groups = [of for of in await asking.groups() if of != own and of.endswith(suffix)]
+        for group in sorted(groups)[:MAX_GROUPS]:
+            if any(topic in subscribed(sent) for _, sent in await asking.members(group)):
+                raise SourceUnusable(
+                    f"The leader of group {group.removesuffix(suffix)} publishes to {topic}, and "
+                    f"group_id is {group_id}, so nothing was changed. Set group_id to that of the "
+                    "workers."
+                )
 
 
 class Heartbeats:
