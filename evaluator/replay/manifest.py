@@ -41,15 +41,20 @@ def manifest(
         "place": members["place"],
         **members,
     }
-    described = {
-        name: {"rows": file.rows, "bytes": file.size_bytes, "sha256": file.sha256}
-        for name, file in files.items()
-    }
+    entries = described(files)
     return {
         **origin,
         "counts": dict(counts),
-        "files": described,
-        "chain": chain_of(origin, described),
+        "files": entries,
+        "chain": chain_of(origin, entries),
+    }
+
+
+def described(files: Mapping[str, ResultFile]) -> dict[str, dict[str, object]]:
+    """The entries of files in the manifest."""
+    return {
+        name: {"rows": file.rows, "bytes": file.size_bytes, "sha256": file.sha256}
+        for name, file in files.items()
     }
 
 

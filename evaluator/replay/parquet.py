@@ -3,15 +3,16 @@
 Of each there are two files: a row per query, with its grades, and a row per value.
 """
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from evaluator.ports import ResultsUnusable
-from evaluator.replay.results import DERIVED
 from evaluator.replay.writing import EVALUATIONS, SETTLED
 
 BATCH_ROWS: Final = 20_000
@@ -39,6 +40,8 @@ _COLUMNS: Final = {
     EVALUATIONS: _Columns(_QUERY, ("query", "revision", *_LISTS)),
     SETTLED: _Columns(("task", "n", *_QUERY), ("settled_time_ms", "offset", "silent", *_LISTS)),
 }
+TABLED: Final = tuple(_COLUMNS)
+"""The files of which there are tables."""
 
 
 class _Line(msgspec.Struct):
@@ -65,44 +68,46 @@ _line: Final = msgspec.json.Decoder(_Line).decode
 
 
 class _Table:
-    """One Parquet file; rows are kept until there are enough for a row group."""
+    """Rows of one table, kept until there are enough for a row group."""
 
-    def __init__(self, path: Path, columns: Iterable[str]) -> None:
-        import pyarrow as pa  # noqa: PLC0415 - an extra
-        from pyarrow import parquet  # noqa: PLC0415 - of the same extra
-
-        self._arrow = pa
-        self._schema = pa.schema([(name, self._type(name)) for name in columns])
-        self._writer = parquet.ParquetWriter(path, self._schema, compression="zstd")
+    def __init__(self, schema: Any) -> None:
+        self.schema = schema
         self._rows: list[tuple[Any, ...]] = []
 
-    def _type(self, name: str) -> Any:
-        pa = self._arrow
-        if name in _LISTS:
-            return pa.list_(pa.struct([(each, self._type(each)) for each in _LISTS[name]]))
-        if name in _TEXTS:
-            return pa.string()
-        if name == "silent":
-            return pa.bool_()
-        return pa.float64() if name in {"value", "grade"} else pa.int64()
+    def add(self, rows: Iterable[tuple[Any, ...]], *, flush: bool) -> Iterator[Any]:
+        """The record batch of all rows, once there are enough or with *flush*."""
+        import pyarrow as pa  # noqa: PLC0415 - an extra
 
-    def add(self, rows: Iterable[tuple[Any, ...]], *, flush: bool) -> None:
         self._rows += rows
         if self._rows and (flush or len(self._rows) >= BATCH_ROWS):
             columns = zip(*self._rows, strict=True)
             arrays = [
-                self._arrow.array(list(column), field.type)
-                for column, field in zip(columns, self._schema, strict=True)
+                pa.array(list(column), field.type)
+                for column, field in zip(columns, self.schema, strict=True)
             ]
-            self._writer.write_batch(self._arrow.record_batch(arrays, schema=self._schema))
             self._rows = []
-
-    def close(self) -> None:
-        self._writer.close()
+            yield pa.record_batch(arrays, schema=self.schema)
 
 
-def parquet_writer() -> Callable[[Path], None]:
-    """The function that writes DERIVED beside the NDJSON in a directory.
+def schema_of(names: Iterable[str]) -> Any:
+    """The Arrow schema of these columns."""
+    import pyarrow as pa  # noqa: PLC0415 - an extra
+
+    return pa.schema([(name, _type(pa, name)) for name in names])
+
+
+def _type(pa: Any, name: str) -> Any:
+    if name in _LISTS:
+        return pa.list_(pa.struct([(each, _type(pa, each)) for each in _LISTS[name]]))
+    if name in _TEXTS:
+        return pa.string()
+    if name == "silent":
+        return pa.bool_()
+    return pa.float64() if name in {"value", "grade"} else pa.int64()
+
+
+def parquet_writer() -> Callable[[Path], dict[str, int]]:
+    """The function that writes DERIVED beside the NDJSON in a directory, and counts their rows.
 
     Raises ImportError without the extra `evaluator[parquet]`.
     """
@@ -111,42 +116,69 @@ def parquet_writer() -> Callable[[Path], None]:
     return _write_all
 
 
-def _write_all(directory: Path) -> None:
-    for source, queries, values in zip(_COLUMNS, DERIVED[::2], DERIVED[1::2], strict=True):
-        try:
-            _write(directory / source, directory / queries, directory / values)
-        except OverflowError:
-            raise ResultsUnusable(
-                f"{source} has a time of 2^63 ms or later, which Parquet cannot have. Leave "
-                "--format parquet out."
-            ) from None
+def _write_all(directory: Path) -> dict[str, int]:
+    from pyarrow import parquet  # noqa: PLC0415 - an extra
+
+    n_rows: Counter[str] = Counter()
+    for name in TABLED:
+        with ExitStack() as closing:
+            writers = {
+                table: closing.enter_context(
+                    parquet.ParquetWriter(
+                        directory / f"{table}.parquet", schema_of(columns), compression="zstd"
+                    )
+                )
+                for table, columns in columns_of(name).items()
+            }
+            n_rows.update(dict.fromkeys(writers, 0))
+            for table, batch in table_batches(directory / name):
+                writers[table].write_batch(batch)
+                n_rows[table] += len(batch)
+    return {f"{table}.parquet": n for table, n in n_rows.items()}
 
 
-def _write(source: Path, queries: Path, values: Path) -> None:
+def columns_of(name: str) -> dict[str, tuple[str, ...]]:
+    """The columns of both tables of a file of TABLED, by the name of the table."""
+    columns, stem = _COLUMNS[name], Path(name).stem
+    queries, values = (*columns.key, *columns.more), (*columns.key, *_VALUE)
+    return {stem: queries, f"{stem}-values": values}
+
+
+def table_batches(source: Path) -> Iterator[tuple[str, Any]]:
+    """The record batches of both tables of a file of TABLED, each with the name of its table.
+
+    Raises ResultsUnusable.
+    """
     columns = _COLUMNS[source.name]
-    with ExitStack() as closing:
-        of_queries = _Table(queries, (*columns.key, *columns.more))
-        closing.callback(of_queries.close)
-        of_values = _Table(values, (*columns.key, *_VALUE))
-        closing.callback(of_values.close)
-        n_bytes = 0
-        for line in closing.enter_context(source.open("rb")):
-            row = _line(line)
-            n_bytes += len(line)
-            flush = n_bytes >= BATCH_BYTES
-            n_bytes = 0 if flush else n_bytes
-            key = tuple(getattr(row, name) for name in columns.key)
-            of_queries.add([(*key, *(_cell(row, name) for name in columns.more))], flush=flush)
-            of_values.add(
-                (
-                    (*key, ranker, measure, value)
-                    for ranker, of in row.values.items()
-                    for measure, value in of.items()
-                ),
-                flush=flush,
-            )
-        of_queries.add((), flush=True)
-        of_values.add((), flush=True)
+    tables = {name: _Table(schema_of(of)) for name, of in columns_of(source.name).items()}
+    n_bytes = 0
+    try:
+        with source.open("rb") as lines:
+            for line in chain(lines, (None,)):
+                n_bytes += len(line or b"")
+                flush = line is None or n_bytes >= BATCH_BYTES
+                n_bytes = 0 if flush else n_bytes
+                rows = _rows(line, columns) if line is not None else ((), ())
+                for (name, table), added in zip(tables.items(), rows, strict=True):
+                    for batch in table.add(added, flush=flush):
+                        yield name, batch
+    except OverflowError:
+        raise ResultsUnusable(
+            f"{source.name} has a time of 2^63 ms or later, which Parquet cannot have. Leave "
+            "--format parquet out."
+        ) from None
+
+
+def _rows(line: bytes, columns: _Columns) -> tuple[Iterable[tuple[Any, ...]], ...]:
+    """The rows of a line in both tables."""
+    row = _line(line)
+    key = tuple(getattr(row, name) for name in columns.key)
+    values = (
+        (*key, ranker, measure, value)
+        for ranker, of in row.values.items()
+        for measure, value in of.items()
+    )
+    return [(*key, *(_cell(row, name) for name in columns.more))], values
 
 
 def _cell(row: _Line, name: str) -> Any:

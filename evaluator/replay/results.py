@@ -30,7 +30,7 @@ DERIVED: Final = (
     "settled.parquet",
     "settled-values.parquet",
 )
-"""Files with the content of others, in no manifest; those of an earlier replay are removed."""
+"""Files with the content of others; those of an earlier replay are removed."""
 
 SortKey = tuple[int | str, ...]
 
@@ -160,7 +160,7 @@ class ResultDirectory:
     A context manager; an exit without `commit` leaves no files. The directory is created with its
     parents. *force* replaces existing files; without it the directory has to be empty. The results
     in *elsewhere* are written to those files instead. *derive* writes DERIVED into the directory of
-    the finished files. Methods raise ResultsUnusable.
+    the finished files, and returns their numbers of rows. Methods raise ResultsUnusable.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class ResultDirectory:
         force: bool,
         memory_bytes: int = MEMORY_BYTES,
         elsewhere: Mapping[str, Path] | None = None,
-        derive: Callable[[Path], None] | None = None,
+        derive: Callable[[Path], Mapping[str, int]] | None = None,
     ) -> None:
         self._directory = directory
         self._derive = derive
@@ -256,14 +256,24 @@ class ResultDirectory:
         with self._writing(where=self._elsewhere.get(name)):
             return self._writers[name].finish()
 
+    def derive(self) -> dict[str, ResultFile]:
+        """Writes DERIVED, if there is *derive*, from the finished files."""
+        if self._derive is None:
+            return {}
+        found: dict[str, ResultFile] = {}
+        with self._writing():
+            for name, n_rows in self._derive(self._place).items():
+                with (self._place / name).open("rb") as file:
+                    digest = hashlib.file_digest(file, "sha256").hexdigest()
+                    found[name] = ResultFile(n_rows, file.tell(), digest)
+        return found
+
     def commit(self) -> None:
         """Renames the finished files into place, in the order of `finish`.
 
         The last file of an earlier replay is deleted first: the set is incomplete meanwhile.
         """
         with self._writing():
-            if self._derive is not None:
-                self._derive(self._place)
             for name in (self._finished[-1], *DERIVED):
                 (self._directory / name).unlink(missing_ok=True)
             for name in (*(DERIVED if self._derive is not None else ()), *self._finished):

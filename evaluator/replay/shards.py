@@ -88,6 +88,7 @@ class ManifestDocument(_Part, kw_only=True):
     tasks: dict[_Task, _End] = {}
     parts: list[_Part] = []
     levels: dict[str, list[str]] = {}
+    tables: dict[str, FileEntry] = {}
 
 
 class _EvaluationKey(msgspec.Struct):

@@ -11,7 +11,7 @@ from evaluator.core.types.records import LOGS, OTHER, FinalWindow
 from evaluator.core.types.segments import NO_SEGMENTS, SegmentRules
 from evaluator.core.types.tally import LEVEL_KINDS, Tally
 from evaluator.replay.alarms import ALARM_COMMANDS, ALARMS, AlarmReplay
-from evaluator.replay.manifest import Code, manifest
+from evaluator.replay.manifest import Code, described, manifest
 from evaluator.replay.online_learning import WEIGHTS, OnlineLearning
 from evaluator.replay.results import ResultDirectory, ResultFile, SortKey
 from evaluator.wire.canonical import encode_document
@@ -86,8 +86,9 @@ class WrittenFiles(NamedTuple):
     files: dict[str, ResultFile]
 
     def commit(self, results: ResultDirectory) -> None:
-        """Writes MANIFEST and makes all files visible."""
-        results.write(MANIFEST, [encode_document(self.manifest, indent=2)])
+        """Writes MANIFEST, with the tables that were derived, and makes all files visible."""
+        tables = {"tables": described(derived)} if (derived := results.derive()) else {}
+        results.write(MANIFEST, [encode_document({**self.manifest, **tables}, indent=2)])
         self.files[MANIFEST] = results.finish(MANIFEST)
         results.commit()
 
@@ -127,9 +128,9 @@ def write_files(
         **{f"{log}_read": tally.get((log, "read"), 0) for log in LOGS},
         **{name.split(".")[0]: files[name].rows for name in names if name not in _DOCUMENTS},
     }
-    described = [part.as_document() for part in parts]
+    places = [part.as_document() for part in parts]
     members: dict[str, object] = {"settings": settings, "place": None, "ranges": {}, "tasks": {}}
-    members |= described[0] if len(described) == 1 else {"parts": described}
+    members |= places[0] if len(places) == 1 else {"parts": places}
     if rules.segments.names:
         members["levels"] = levels_of(tally)
     document = manifest(members, counts, files, meaning=rules.meaning, code=rules.code)

@@ -59,9 +59,27 @@ def test_the_tables_have_what_the_lines_have(root, name):
 
 
 def test_the_other_files_are_those_of_a_replay_without(root):
-    found = contents(root / "all")
-    assert {name: found[name] for name in contents(root / "ndjson")} == contents(root / "ndjson")
-    assert found.keys() - contents(root / "ndjson").keys() == set(DERIVED)
+    found, expected = contents(root / "all"), contents(root / "ndjson")
+    assert found.keys() - expected.keys() == set(DERIVED)
+    manifest = json.loads(found["manifest.json"])
+    assert list(manifest.pop("tables")) == list(DERIVED)
+    assert manifest == json.loads(expected.pop("manifest.json"))
+    assert {name: found[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize("name", DERIVED)
+def test_verify_checks_the_tables(root, tmp_path, capsys, name):
+    shutil.copytree(root / "all", tmp_path / "out")
+    assert main(["verify", str(tmp_path / "out")]) == 0
+    table = tmp_path / "out" / name
+    entry = json.loads((root / "all" / "manifest.json").read_bytes())["tables"][name]
+    assert entry["rows"] == pq.read_metadata(table).num_rows
+    table.write_bytes(table.read_bytes()[:-1] + b"?")
+    assert main(["verify", str(tmp_path / "out")]) == 5
+    assert f"{name}: other bytes than those of manifest.json" in capsys.readouterr().out
+    table.unlink()
+    assert main(["verify", str(tmp_path / "out")]) == 5
+    assert f"{name}: cannot be read" in capsys.readouterr().out
 
 
 def test_processes_and_a_merge_write_the_same_tables(root, tmp_path):
