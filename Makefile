@@ -53,7 +53,7 @@ $(VENV)/.compare: requirements/compare.txt $(VENV)/.dev
 	@$(PIP) install --require-hashes --requirement requirements/compare.txt
 	@touch $@
 
-# Serializers of others, and a newer Java, 100 MB.
+# Serializers of others, a newer Java, and Spark, 600 MB.
 $(VENV)/.ecosystem: requirements/ecosystem.txt $(VENV)/.dev
 	@echo "installing serializers of others into $(VENV)"
 	@$(PIP) install --require-hashes --requirement requirements/ecosystem.txt
@@ -108,9 +108,9 @@ test: system $(VENV)/.compare $(VENV)/.embeddings ## everything, with a real Apa
 	$(BIN)/python -m pytest -n 3 --dist loadgroup -m "not ecosystem" || failed=1; \
 	wait $$types || { failed=1; echo "types or import contracts are wrong: see above" >&2; }; exit $$failed
 
-# A real schema registry, and records by the serializers of others. About two minutes.
+# A real schema registry, records by the serializers of others, and a Spark cluster. About four minutes.
 .PHONY: test-ecosystem
-test-ecosystem: system $(VENV)/.ecosystem ## with a real Apicurio registry and serializers of others
+test-ecosystem: system $(VENV)/.ecosystem ## with a real Apicurio registry, serializers of others and Spark
 	$(BIN)/python -m pytest -q -n 0 -m ecosystem tests/ecosystem
 
 # Runs until it is stopped, or with ARGS="--worlds 10000", ARGS="--minutes 60".

@@ -361,6 +361,8 @@ class StateDirectory(Protocol):
         """Unlocks the directory; its stores are closed."""
 
 
+UNKNOWN_START: Final = -1
+"""First offset of a log whose start is known only from its first record."""
 UNKNOWN_END: Final = 2**63 - 1
 """End offset of a log whose end is known only after it was read (files)."""
 
@@ -379,7 +381,7 @@ class RangeSource(Protocol):
         """Connects, checks and pins the ends; returns the partition count of both logs."""
 
     async def bounds(self, log: Log, partition: int) -> tuple[int, int]:
-        """First offset, and the end offset pinned at `open`, which may be UNKNOWN_END."""
+        """First offset, or UNKNOWN_START, and the end pinned at `open`, or UNKNOWN_END."""
 
     async def seek_hint(self, log: Log, partition: int, record_timestamp_ms: int) -> int:
         """The first offset with at least that record timestamp, or the end; the first offset if

@@ -67,15 +67,19 @@ async def fed(
     *,
     at_end: str,
     on_rankings: OnRankings | None = None,
+    order: Callable[[], Log] | None = None,
 ) -> AsyncGenerator[Outputs, None]:
-    """The outputs of each batch and, if *at_end* is "settle", of settling all queries."""
+    """The outputs of each batch and, if *at_end* is "settle", of settling all queries.
+
+    *order* returns the log to read next; by default this is the one with the earlier clock.
+    """
     async with AsyncExitStack() as closing:  # an error in one log ends the reading of both
         reading = {
             log: await closing.enter_async_context(aclosing(log_range.read()))
             for log, log_range in ranges.items()
         }
         while reading:
-            log = next_log(engine.clocks_ms, max_lead_ms=MAX_LEAD_MS)
+            log = order() if order else next_log(engine.clocks_ms, max_lead_ms=MAX_LEAD_MS)
             log = log if log in reading else next(iter(reading))
             batch = await anext(reading[log], None)
             if batch is None:

@@ -11,7 +11,7 @@ import numpy as np
 from evaluator.core.event_time.clock import MAX_TIMESTAMP_MS
 from evaluator.core.types.records import FeatureColumns, JudgmentColumns, Log, RankingColumns
 from evaluator.core.types.skips import Skips
-from evaluator.ports import UNKNOWN_END, RangeSource
+from evaluator.ports import UNKNOWN_END, UNKNOWN_START, RangeSource
 from evaluator.wire.messages.codec import decode_judgments, decode_rankings
 from evaluator.wire.messages.staged import Stages, decoded
 from evaluator.wire.records import Records, without
@@ -137,6 +137,8 @@ class LogRange:
         try:
             async for records in reading:
                 self._on_read(records)
+                if self.start == UNKNOWN_START:
+                    self.start = self.end = int(records.offsets[0])
                 wanted = without(records, rules.skips.get((self._log, self._partition), ()))
                 batch, begun = self._begin(wanted, begun)
                 if batch is None:
@@ -151,6 +153,8 @@ class LogRange:
                 yield batch
             if end != UNKNOWN_END:
                 self.start, self.end = (self.start if begun else end), end
+            if self.start == UNKNOWN_START:
+                self.start = self.end = 0
         finally:
             if isinstance(reading, AsyncGenerator):
                 await reading.aclose()

@@ -59,6 +59,14 @@ class HasGaps(Protocol):
     gaps: dict[str, list[tuple[int, int]]]
 
 
+@runtime_checkable
+class HasOrder(Protocol):
+    """A source that has the records of both logs in one order."""
+
+    def next_log(self) -> Log:
+        """The log of the next records."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayRules:
     """The rules of a replay; together with the records they determine the results.
@@ -168,7 +176,8 @@ async def replay(
         tasks = tasks_of(source, rules.read, show_progress=show_progress)
         async with aclosing(tasks):
             async for task, ranges in tasks:
-                await run.evaluate(task, ranges, on_rankings if weighings else None)
+                order = source.next_log if isinstance(source, HasOrder) else None
+                await run.evaluate(task, ranges, on_rankings if weighings else None, order)
         run.place = source.place
         run.gaps = source.gaps if isinstance(source, HasGaps) else {}
         for weighing in weighings:
@@ -210,11 +219,15 @@ class _Run:
             )
 
     async def evaluate(
-        self, task: int, ranges: Mapping[Log, LogRange], on_rankings: OnRankings | None
+        self,
+        task: int,
+        ranges: Mapping[Log, LogRange],
+        on_rankings: OnRankings | None,
+        order: Callable[[], Log] | None,
     ) -> None:
         """Feeds the engine of one task and collects its outputs."""
-        engine = self._rules.engine(task)
-        feeding = fed(engine, ranges, at_end=self._rules.at_end, on_rankings=on_rankings)
+        engine, at_end = self._rules.engine(task), self._rules.at_end
+        feeding = fed(engine, ranges, at_end=at_end, on_rankings=on_rankings, order=order)
         async with aclosing(feeding):
             async for outputs in feeding:
                 self._collect(task, outputs)

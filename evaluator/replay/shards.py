@@ -133,23 +133,7 @@ class Shard:
                 f"{path} cannot be read: {error.strerror or error}. Name directories that "
                 "`evaluator replay` or `evaluator merge` has finished."
             ) from None
-        try:
-            if too_deep(text):
-                raise ValueError("nested too deep")
-            found = _decode_manifest(text)
-            document = json.loads(text)
-            origin = dict(islice(document.items(), list(document).index("counts")))
-            intact = chain_of(origin, document["files"]) == found.chain
-        except UNREADABLE as error:
-            raise SourceUnusable(f"{path} is no manifest of results: {error}.") from None
-        if found.format != MANIFEST_FORMAT or not (found.tasks or found.parts):
-            raise SourceUnusable(
-                f"{path} is of format {found.format}, without the tasks that this version needs. "
-                "Replay it again with this version."
-            )
-        if not intact:
-            raise SourceUnusable(f"{path} has changed: its chain differs. Replay it again.")
-        return found
+        return manifest_in(text, path)
 
     @property
     def code(self) -> Code:
@@ -204,7 +188,7 @@ class Shard:
     def tally(self, measures: MeasureSet) -> Tally:
         """The counts and sums of TOTALS, and zero for each level."""
         try:
-            return _tally_of(json.loads(b"\n".join(self.lines(TOTALS))), measures, self.manifest)
+            return tally_of(json.loads(b"\n".join(self.lines(TOTALS))), measures, self.manifest)
         except UNREADABLE:
             raise self.damaged(TOTALS) from None
 
@@ -218,6 +202,27 @@ class Shard:
             raise self.damaged(SETTLED)
 
 
+def manifest_in(text: bytes, path: object) -> ManifestDocument:
+    """A manifest with its hash checked. Raises SourceUnusable, which names *path*."""
+    try:
+        if too_deep(text):
+            raise ValueError("nested too deep")
+        found = _decode_manifest(text)
+        document = json.loads(text)
+        origin = dict(islice(document.items(), list(document).index("counts")))
+        intact = chain_of(origin, document["files"]) == found.chain
+    except UNREADABLE as error:
+        raise SourceUnusable(f"{path} is no manifest of results: {error}.") from None
+    if found.format != MANIFEST_FORMAT or not (found.tasks or found.parts):
+        raise SourceUnusable(
+            f"{path} is of format {found.format}, without the tasks that this version needs. "
+            "Replay it again with this version."
+        )
+    if not intact:
+        raise SourceUnusable(f"{path} has changed: its chain differs. Replay it again.")
+    return found
+
+
 def place_key(part: Part) -> bytes:
     """Orders places; equal for tasks of the same topics."""
     place = part.place or {}
@@ -225,7 +230,8 @@ def place_key(part: Part) -> bytes:
     return encode_document(ids if isinstance(ids, dict) and all(ids.values()) else place)
 
 
-def _tally_of(totals: Mapping[str, Any], measures: MeasureSet, manifest: ManifestDocument) -> Tally:
+def tally_of(totals: Mapping[str, Any], measures: MeasureSet, manifest: ManifestDocument) -> Tally:
+    """The counts and sums of a document of TOTALS, and zero for each level of its manifest."""
     if totals["format"] != TOTALS_FORMAT:
         raise ValueError(f"a format of totals of {totals['format']}")
     tally: Tally = {

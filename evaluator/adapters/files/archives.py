@@ -195,10 +195,7 @@ class ArchiveRange:
                 f"{log}, partition {partition}: the offsets {first} to {end - 1} are missing "
                 f"before {of.path}. Restore the object, or leave --strict out."
             )
-        gaps = self.gaps.setdefault(f"{log}-{partition}", [])
-        if len(gaps) >= MAX_GAPS:
-            first = gaps.pop()[0]
-        gaps.append((first, end))
+        add_gap(self.gaps.setdefault(f"{log}-{partition}", []), first, end)
 
     def _rows_of(self, pieces: list[_Piece], start: int) -> Iterator[bytes | StoredRecord]:
         """The rows that were read, from an offset on; fetches their objects again."""
@@ -253,6 +250,13 @@ class ArchiveRange:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
+
+
+def add_gap(gaps: list[tuple[int, int]], first: int, end: int) -> None:
+    """Adds missing offsets to those of one partition."""
+    if len(gaps) >= MAX_GAPS:
+        first = gaps.pop()[0]
+    gaps.append((first, end))
 
 
 def _runs(batches: Iterable[_Rows], first: int) -> Iterator[tuple[int, _Rows]]:
