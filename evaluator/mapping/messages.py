@@ -28,6 +28,7 @@ from evaluator.mapping.members import (
     walkers,
 )
 from evaluator.mapping.otlp import MAX_ITEMS, items_of
+from evaluator.mapping.otlp_wire import is_wire
 from evaluator.mapping.outcomes import LeftOut, Outcome, bounded, joined
 from evaluator.mapping.paths import Steps, shown
 from evaluator.mapping.record import Record
@@ -84,8 +85,9 @@ class _Mapper:
         if self._reader is not None:
             found = self._reader(record)
             return found if isinstance(found, Malformed) else self._mapped(found, record, is_binary)
-        value = payload_of_json(value)
-        if too_deep(value):
+        is_json = not (self._is_otlp and is_wire(value))
+        value = payload_of_json(value) if is_json else value
+        if is_json and too_deep(value):
             return Malformed("limit", f"nested more than {MAX_NESTING} deep")
         try:
             document = (

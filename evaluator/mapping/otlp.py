@@ -1,14 +1,15 @@
-"""OTLP in JSON, as the collector writes it, to one plain object for each span or log record."""
+"""OTLP, as the collector writes it, to one plain object for each span or log record."""
 
 from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
 
+from evaluator.mapping import otlp_wire
+from evaluator.mapping.otlp_wire import UNSET, is_wire
+
 MAX_ITEMS: Final = 10_000
 """Most spans and log records of a request."""
-_UNSET: Final = ("", "0", 0)
-"""Values that mean in OTLP that a member is not given."""
 
 
 class _Value(msgspec.Struct, rename="camel"):
@@ -26,7 +27,7 @@ class _Array(msgspec.Struct):
 
 
 class _Attribute(msgspec.Struct):
-    key: str
+    key: str = ""
     value: _Value | None = None
 
 
@@ -63,6 +64,9 @@ def items_of(value: bytes) -> Iterator[dict[str, Any]]:
 
     `resource` and `scope` have those of both. Raises ValueError.
     """
+    if is_wire(value):
+        yield from otlp_wire.items_of(value)
+        return
     request = _decode(value)
     if request.resource_spans is None and request.resource_logs is None:
         raise ValueError("neither resourceSpans nor resourceLogs are there")
@@ -71,7 +75,7 @@ def items_of(value: bytes) -> Iterator[dict[str, Any]]:
         for scoped in (*resource.scope_spans, *resource.scope_logs):
             around = {"resource": of_resource, "scope": _object(scoped.scope)}
             for item in (*scoped.spans, *scoped.log_records):
-                given = {name: each for name, each in item.items() if each not in _UNSET}
+                given = {name: each for name, each in item.items() if each not in UNSET}
                 if "body" in given:
                     given["body"] = _plain(msgspec.convert(given["body"], _Value))
                 yield {**given, **_object(msgspec.convert(item, _Attributes)), **around}

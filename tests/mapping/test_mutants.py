@@ -97,9 +97,11 @@ def otlp_worlds(folder):
         test_otlp.retrieval(3, None),
     ]
     logs = [test_otlp.evaluation(1, 1.0, "d-1"), test_otlp.evaluation(2, 0.5)]
-    values = {"rankings": test_otlp.request_of(spans), "judgments": test_otlp.request_of((), logs)}
-    for log, stage in stages_in(test_otlp.PRESET, {}, folder).items():
-        yield log, stage, partial(batch_of, values[log])
+    for encoded in (test_otlp.in_json, test_otlp.in_protobuf):
+        of_spans = test_otlp.request_of(spans, (), encoded)
+        values = {"rankings": of_spans, "judgments": test_otlp.request_of((), logs, encoded)}
+        for log, stage in stages_in(test_otlp.PRESET, {}, folder).items():
+            yield log, stage, partial(batch_of, values[log])
 
 
 def of_bytes(folder, answers, worlds):

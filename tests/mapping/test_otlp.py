@@ -1,16 +1,22 @@
 """OTLP as the collector writes it, from the messages of its own schema, and the preset otel-genai."""
 
+import importlib
 import json
 import random
 import re
 import shlex
 import tomllib
+import tracemalloc
 from base64 import b64decode
+from collections import Counter
+from functools import partial
 from importlib.resources import files
 
 import pytest
 import yaml
 from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
@@ -26,7 +32,9 @@ from evaluator.mapping.otlp import items_of
 from evaluator.mapping.outcomes import LeftOut
 from evaluator.mapping.record import Record
 from evaluator.wire.messages.strict import Malformed
+from evaluator.wire.records import MAX_RECORD_BYTES
 from tests.mapping.framed_world import without_places
+from tests.repeats import sized
 from tests.tidy.tree import ROOT
 
 PRESET = (files("evaluator.mapping") / "presets" / "otel-genai.toml").read_text("utf-8")
@@ -66,19 +74,23 @@ def in_json(request):
     return json.dumps(hexadecimal(plain)).encode()
 
 
+def in_protobuf(request):
+    return request.SerializeToString()
+
+
 IDS = {"traceId", "spanId", "parentSpanId"}
 
 
-def request_of(spans=(), logs=()):
+def request_of(spans=(), logs=(), encoded=in_json):
     resource = {"attributes": attributes({service_attributes.SERVICE_NAME: "answers"})}
     if logs:
         scoped = [{"scope": {"name": "judge"}, "log_records": logs}]
         resource_logs = [{"resource": resource, "scope_logs": scoped}]
-        return in_json(ExportLogsServiceRequest(resource_logs=resource_logs))
+        return encoded(ExportLogsServiceRequest(resource_logs=resource_logs))
     half = len(spans) // 2
     scoped = [{"spans": spans[:half]}, {"spans": spans[half:], "scope": {"name": "rag"}}]
     resource_spans = [{"resource": resource, "scope_spans": scoped}]
-    return in_json(ExportTraceServiceRequest(resource_spans=resource_spans))
+    return encoded(ExportTraceServiceRequest(resource_spans=resource_spans))
 
 
 def ids(query):
@@ -230,6 +242,158 @@ def test_attributes_of_a_resource_are_read_once_for_all_its_scopes():
     assert all(item["resource"] is items[0]["resource"] for item in items)
 
 
+def any_span(chance):
+    """A span with odd values in all its fields."""
+    number = partial(chance.choice, [0, 1, 127, 128, 2**31 - 1])
+    text = partial(chance.choice, ["", "0", "a", "\u00fc\U0001f600", "x" * 200])
+    time = partial(chance.choice, [0, 1, NOW_MS * 1_000_000, 2**64 - 1])
+    return Span(
+        trace_id=chance.randbytes(16), span_id=chance.choice([b"", chance.randbytes(8)]),
+        parent_span_id=chance.choice([b"", b"p"]), trace_state=text(), name=text(),
+        kind=chance.choice([0, 3, -1, 2**31 - 1]), flags=chance.choice([0, 1, 2**32 - 1]),
+        start_time_unix_nano=time(), end_time_unix_nano=time(),
+        dropped_attributes_count=number(), dropped_events_count=number(),
+        dropped_links_count=chance.choice([0, 2**32 - 1]), attributes=any_attributes(chance),
+        events=[Span.Event(name="e", time_unix_nano=1)] * chance.randrange(2),
+        links=[Span.Link(trace_id=b"t")] * chance.randrange(2),
+        status=chance.choice([None, {}, {"code": 2, "message": text()}]),
+    )  # fmt: skip
+
+
+def any_log_record(chance):
+    """The same of a log record."""
+    return LogRecord(
+        trace_id=chance.choice([b"", chance.randbytes(16)]), span_id=chance.randbytes(8),
+        event_name=chance.choice(["", "e"]), severity_text=chance.choice(["", "warn"]),
+        time_unix_nano=chance.choice([0, 2**64 - 1]), observed_time_unix_nano=chance.randrange(9),
+        severity_number=chance.choice([0, 9, -5]), flags=chance.choice([0, 2**32 - 1]),
+        dropped_attributes_count=chance.choice([0, 2**32 - 1]),
+        attributes=any_attributes(chance),
+        body=chance.choice([None, AnyValue(), AnyValue(bytes_value=b"b"), any_value({"a": [1]})]),
+    )  # fmt: skip
+
+
+def any_attributes(chance):
+    values = [
+        "", "a", True, False, 0, -1, 2**63 - 1, -(2**63), 0.0, -0.5, 1e300, float("inf"), [], {},
+        [1, "a", [2.5, {}]], {"a": {"b": [1]}, "": "x"},
+    ]  # fmt: skip
+    found = {chance.choice("abc") * n: chance.choice(values) for n in range(chance.randrange(4))}
+    odd = [KeyValue(key="none"), KeyValue(key="bytes", value=AnyValue(bytes_value=b"x"))]
+    return [*attributes(found), *odd[: chance.randrange(3)]]
+
+
+def of_json(request):
+    """The items, without what is not read."""
+    items = list(items_of(in_json(request)))
+    return in_order({k: v for k, v in each.items() if k not in NOT_READ} for each in items)
+
+
+NOT_READ = {"events", "links"}
+
+
+def in_order(items):
+    """Items as one text."""
+    return json.dumps(list(items), sort_keys=True)
+
+
+def test_protobuf_gives_what_json_gives():
+    chance = random.Random(5)
+    for _ in range(sized(2_000, quick=200)):
+        spans = [any_span(chance) for _ in range(chance.randrange(4))]
+        logs = [any_log_record(chance) for _ in range(chance.randrange(3))]
+        request = request_of(spans, logs, lambda request: request)
+        assert in_order(items_of(in_protobuf(request))) == of_json(request)
+
+
+def test_damaged_protobuf_is_what_the_schema_makes_of_it_or_refused():
+    chance, n_read = random.Random(6), Counter()
+    for _ in range(sized(6_000, quick=1_500)):
+        of_spans = chance.random() < 0.5
+        spans, logs = [any_span(chance)], [] if of_spans else [any_log_record(chance)]
+        request = request_of(spans * of_spans, logs, lambda request: request)
+        value = bytearray(in_protobuf(request))
+        for _ in range(chance.randrange(1, 4)):
+            at = chance.randrange(1, len(value))
+            if chance.random() < 0.8:
+                value[at] = chance.choice([0, 1, 9, 0x0A, 0x12, 0x7F, 0x80, 0xFF, value[at] ^ 8])
+            else:
+                odd = [b"\x80", b"\xff" * 10, b"\x0a\0", b"\x1a\2\x0a\0", value[at : at + 9]]
+                value[at : at + chance.randrange(3)] = chance.choice(odd)
+        try:
+            items = list(items_of(bytes(value)))
+        except ValueError:
+            n_read["refused"] += 1
+            continue
+        try:
+            found = type(request).FromString(bytes(value))
+        except DecodeError:  # in what is not read
+            n_read["not read"] += 1
+            continue
+        scoped = [s for r in getattr(found, "resource_spans", ()) for s in r.scope_spans]
+        logs = [s for r in getattr(found, "resource_logs", ()) for s in r.scope_logs]
+        unknown = [UnknownFieldSet(record) for each in logs for record in each.log_records]
+        is_known = all(each.field_number != 1 for fields in unknown for each in fields)
+        if is_known and all(span.trace_id for each in scoped for span in each.spans):
+            assert in_order(items) == of_json(found), value.hex()
+            n_read["equal"] += 1
+    assert n_read["equal"] > n_read["not read"]
+    assert min(n_read["equal"], n_read["refused"]) > 100
+
+
+def field(number, *parts):
+    """Bytes in a field of Protobuf."""
+    content = b"".join(parts)
+    size, length = len(content), b""
+    while size > 0x7F:
+        length, size = length + bytes([size & 0x7F | 0x80]), size >> 7
+    return bytes([number << 3 | 2]) + length + bytes([size]) + content
+
+
+def span_of(*attributes):
+    """A request with one span."""
+    return field(1, field(2, field(2, field(1, b"t"), *attributes)))
+
+
+REQUESTS = {
+    "limit: more than 10000 spans": field(1, field(2, field(2) * 100_000)),
+    "decode: not OTLP: more than 10000 res": field(1, field(2)) * 50_000,
+    "decode: not OTLP: more than 10000 ": field(1, field(2) * 100_000),
+    "where: ": span_of(field(9) * 100_000),
+    "where: attributes": span_of(field(9, field(2, field(5, field(1) * 100_000)))),
+    "decode: not OTLP: a number does": span_of(field(9, field(2) + b"\x12\x80")),
+    "decode: not OTLP: a field has the number 1 and the wire": field(1, field(2, b"\x0b")),
+    "decode: not OTLP: 'utf-8'": span_of(field(9, field(1, b"\xff"))),
+    "decode: not OTLP: a field ends too late": field(1, b"\x12\7"),
+}
+
+
+@pytest.mark.parametrize("text", REQUESTS)
+def test_large_and_damaged_protobuf_takes_little_memory(text):
+    value = REQUESTS[text]
+    assert len(value) <= MAX_RECORD_BYTES
+    tracemalloc.start()
+    found = mapped("rankings", value)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    shown = f"{found.reason}: {found.detail}" if isinstance(found, Malformed) else found.why
+    assert shown.startswith(text)
+    assert peak < 40 * len(value) + (16 << 20)
+
+
+def test_nested_attributes_of_protobuf_have_a_limit():
+    def nested(depth):
+        value = field(1, b"x")
+        for _ in range(depth):
+            value = field(5, field(1, value))
+        return span_of(field(9, field(1, b"a"), field(2, value)))
+
+    (item,) = items_of(nested(18))
+    assert str(item["attributes"]["a"]).count("[") == 18
+    with pytest.raises(ValueError, match="nested more than 18 deep"):
+        list(items_of(nested(19)))
+
+
 def test_damaged_requests_never_raise():
     chance = random.Random(4)
     requests = [
@@ -248,7 +412,12 @@ def test_damaged_requests_never_raise():
     assert outcomes == {list, LeftOut, Malformed}
 
 
-def test_a_world_in_otlp_equals_its_canonical_twin(tmp_path):
+@pytest.mark.parametrize("encoded", [in_json, in_protobuf])
+def test_a_world_in_otlp_equals_its_canonical_twin(tmp_path, encoded):
+    if encoded is in_protobuf:  # which has no lines
+        pytest.importorskip("pyarrow.parquet", reason="of the group compare")
+        pytest.importorskip("fsspec", reason="of the extra archives")
+        arrow = importlib.import_module("pyarrow")
     chance = random.Random(2)
     topics = {name: [] for name in ("otlp_spans", "otlp_logs", "rankings", "judgments")}
     n_left_out, waiting = 0, []
@@ -264,15 +433,16 @@ def test_a_world_in_otlp_equals_its_canonical_twin(tmp_path):
         }))  # fmt: skip
         if chance.random() < 0.5:
             n_left_out += 1
-            topics["otlp_spans"].append(request_of([retrieval(query, None)]).decode())
+            topics["otlp_spans"].append(request_of([retrieval(query, None)], (), encoded))
         waiting += spans  # a request has one span to three
         if len(waiting) > chance.randrange(3) or query == 59:
-            topics["otlp_spans"].append(request_of([*waiting, retrieval(query, None)]).decode())
+            spans = [*waiting, retrieval(query, None)]
+            topics["otlp_spans"].append(request_of(spans, (), encoded))
             waiting = []
         for k in range(chance.randrange(3)):
             graded, score = chance.choice(documents), chance.choice([0.25, 1.0])
             record = evaluation(query, score, graded, after_ms=50 + k)
-            topics["otlp_logs"].append(request_of(logs=[record]).decode())
+            topics["otlp_logs"].append(request_of((), [record], encoded))
             topics["judgments"].append(json.dumps({
                 **key, "timestamp_ms": NOW_MS + query + 50 + k, "source": "relevance",
                 "grades": {graded: score},
@@ -280,11 +450,19 @@ def test_a_world_in_otlp_equals_its_canonical_twin(tmp_path):
     for name, rows in topics.items():
         path = tmp_path / ("otlp" if name.startswith("otlp") else "canonical") / f"{name}.ndjson"
         path.parent.mkdir(exist_ok=True)
-        path.write_text("\n".join(rows) + "\n")
+        if name.startswith("otlp") and encoded is in_protobuf:
+            table = arrow.table({"value": arrow.array(rows, arrow.binary())})
+            path = path.parent / "2026-10-01" / f"{name}.parquet"
+            path.parent.mkdir(exist_ok=True)
+            arrow.parquet.write_table(table, path)
+            continue
+        lines = [row if isinstance(row, str) else row.decode() for row in rows]
+        path.write_text("\n".join(lines) + "\n")
     (tmp_path / "otel.toml").write_text(PRESET)
     canonical = f"--source=file://{tmp_path / 'canonical'}"
     assert main(["replay", canonical, f"--out={tmp_path / 'expected'}"]) == 0
-    arguments = [f"--source=file://{tmp_path / 'otlp'}", f"--mapping={tmp_path / 'otel.toml'}"]
+    kind = "file" if encoded is in_json else "archive"
+    arguments = [f"--source={kind}://{tmp_path / 'otlp'}", f"--mapping={tmp_path / 'otel.toml'}"]
     assert main(["replay", *arguments, f"--out={tmp_path / 'found'}"]) == 0
     expected, found = (without_places(tmp_path / each) for each in ("expected", "found"))
     assert found[:2] == expected[:2]
@@ -315,5 +493,5 @@ def test_the_page_is_executed(tmp_path, monkeypatch, capsys):
     (collector,) = (yaml.safe_load(text) for kind, text in blocks if kind == "yaml")
     kafka = collector["exporters"]["kafka"]
     mapping = tomllib.loads(PRESET)
-    assert kafka["traces"] == {"topic": mapping["rankings"]["topic"], "encoding": "otlp_json"}
-    assert kafka["logs"] == {"topic": mapping["judgments"]["topic"], "encoding": "otlp_json"}
+    assert kafka["traces"] == {"topic": mapping["rankings"]["topic"]}
+    assert kafka["logs"] == {"topic": mapping["judgments"]["topic"]}
