@@ -25,3 +25,15 @@ def repeated(times: int, *, quick: int) -> list:
     """Parameters 0 .. times - 1; those from *quick* on are left to `make test`."""
     slow = pytest.mark.slow
     return [pytest.param(part, marks=slow if part >= quick else ()) for part in range(times)]
+
+
+def first_quick(*cases: object) -> list:
+    """Parameters of which the first is in the quick set; the others are left to `make test`."""
+    return [
+        pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=slow_if(number > 0))
+        for number, case in enumerate(cases)
+    ]
+
+
+def slow_if(condition: bool) -> tuple:
+    return (pytest.mark.slow,) if condition else ()

@@ -40,17 +40,22 @@ def ndcg(queries: Sequence[ranked_data.Query], weights: np.ndarray) -> float:
     return evaluator.evaluate(grades, scores, ["ndcg@10"]).mean["ndcg@10"]
 
 
-def full_batch_softmax(queries, scale, rate, steps=200):
-    weights = np.zeros(len(scale))
-    made = [(features / scale, grades / grades.sum()) for features, grades in queries]
+def full_batch_softmax(queries, scale, rates, steps=200):
+    """Weights for each rate. Queries with fewer candidates than others have some of weight 0."""
+    shape = len(queries), max(len(grades) for _, grades in queries)
+    features = np.zeros((*shape, len(scale)))
+    targets, unused = np.zeros((*shape, 1)), np.full((*shape, 1), -np.inf)
+    for row, (of_query, grades) in enumerate(queries):
+        features[row, : len(grades)] = of_query / scale
+        targets[row, : len(grades), 0] = grades / grades.sum()
+        unused[row, : len(grades)] = 0.0
+    flat, weights = features.reshape(-1, len(scale)), np.zeros((len(scale), len(rates)))
     for _ in range(steps):
-        gradient = np.zeros(len(scale))
-        for features, targets in made:
-            scores = features @ weights
-            shares = np.exp(scores - scores.max())
-            gradient += features.T @ (shares / shares.sum() - targets)
-        weights -= rate * gradient / len(made)
-    return weights / scale
+        scores = (flat @ weights).reshape(*shape, -1) + unused
+        shares = np.exp(scores - scores.max(axis=1, keepdims=True))
+        errors = shares / shares.sum(axis=1, keepdims=True) - targets
+        weights -= flat.T @ errors.reshape(len(flat), -1) * rates / len(queries)
+    return weights.T / scale
 
 
 def linear_models(queries, scale):
@@ -94,7 +99,7 @@ def test_the_command_of_the_readme_is_as_good_as_tuned_linear_models(fit, name):
     cut = len(learn) * 4 // 5
     centred = np.concatenate([features - features.mean(axis=0) for features, _ in learn[:cut]])
     scale = np.where(centred.any(axis=0), centred.std(axis=0), 1.0)
-    softmax = [full_batch_softmax(learn[:cut], scale, rate) for rate in (0.03, 0.1, 0.3, 1.0)]
+    softmax = full_batch_softmax(learn[:cut], scale, (0.03, 0.1, 0.3, 1.0))
     assert value >= tuned(softmax, learn[cut:], measure) - 0.01
     others = linear_models(learn[:cut], scale)
     assert value >= tuned(others, learn[cut:], measure) - 0.02

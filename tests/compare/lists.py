@@ -7,7 +7,7 @@ from evaluator.core.measures import MISSING, UNITS_PER_ONE
 from tests.core.build import Task, judgment, ranking
 from tests.repeats import in_shares
 
-N_LISTS = 8_000
+N_LISTS = 4_000
 """What a program is compared on: a share of them in the quick set, the rest in the whole."""
 
 SHARES = in_shares(N_LISTS, quick=1_000)

@@ -12,6 +12,7 @@ from evaluator.core.learning.learner import Learner
 from evaluator.core.learning.names import LABEL_MODES, LOSSES
 from tests.core.learned import step
 from tests.core.test_learner import NOTHING, SKIPPED, every_loss, random_groups
+from tests.repeats import first_quick
 
 WITH_SKIPPED = [
     *chain.from_iterable(zip(random_groups(40), [*SKIPPED, NOTHING] * 10, strict=True)),
@@ -38,7 +39,7 @@ def together(learner, groups, size):
 
 @every_loss
 @pytest.mark.parametrize("scale", ["none", "within_query"])
-@pytest.mark.parametrize("size", [1, 3, 200])
+@pytest.mark.parametrize("size", first_quick(3, 1, 200))
 def test_all_at_once_is_one_by_one(loss, mode, scale, size):
     learner = Learner(loss=loss, label_mode=mode, scale=scale, learning_rate=0.01, l2=0.01)
     assert together(learner, WITH_SKIPPED, size) == one_by_one(learner, WITH_SKIPPED, size)

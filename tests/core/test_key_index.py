@@ -62,7 +62,7 @@ def test_it_agrees_with_a_dict(index, monkeypatch, n_halves):
 
 
 def test_it_takes_24_bytes_for_each_hash_in_few_runs_and_gives_them_back():
-    index, n = KeyIndex(), 400_000
+    index, n = KeyIndex(), sized(400_000, quick=100_000)
     many = np.random.default_rng(1).integers(0, 1 << 64, (n, 2), np.uint64, endpoint=False)
     for first in range(0, n, 5_000):
         index.put(many[first : first + 5_000], np.arange(first + 1, first + 5_001))

@@ -35,9 +35,9 @@ from tests.oracle.oracle import PLUS_INFINITY, Settings
 from tests.oracle.pieces import described, shrunk
 from tests.oracle.run import Reader, feed, new_run
 from tests.oracle.worlds import World, crowd, seeded_world, worlds
-from tests.repeats import examples, repeated
+from tests.repeats import examples, repeated, sized
 
-N_WORLDS = int(os.environ.get("EVALUATOR_LAW_WORLDS", "400"))
+N_WORLDS = int(os.environ.get("EVALUATOR_LAW_WORLDS", sized(400, quick=200)))
 FIRST_SEED = int(os.environ.get("EVALUATOR_LAW_SEED", "0"))
 
 SLOW = pytest.mark.slow

@@ -8,6 +8,7 @@ import pytest
 from evaluator.core.columns.key_hashes import keys_from
 from evaluator.core.columns.table import RowTable
 from evaluator.core.join.row_index import KEY_COLUMNS, RowIndex
+from tests.repeats import sized
 
 
 @pytest.mark.parametrize("n_firsts", [1 << 20, 7])
@@ -27,7 +28,7 @@ def test_it_does_what_a_dict_does(n_firsts):
         random.randrange(n_firsts).to_bytes(8, "little") + number.to_bytes(8, "little")
         for number in range(900)
     ]
-    for _ in range(200):
+    for _ in range(sized(200, quick=40)):
         new = [key for key in random.sample(every, 40) if key not in known]
         rows = rows_for(new)
         index.add(rows)

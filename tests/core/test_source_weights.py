@@ -173,16 +173,15 @@ CAPPED = SourceWeights({"human": HUMAN}, others=SourceRule(max_share=0.01))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_one_hostile_judgment_in_twenty_promotes_no_worse_candidate(seed):
     assert "promoted" not in verdict_with(CAPPED, seed)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
-def test_without_caps_it_would(seed):
+def test_without_caps_it_would():
     """The test above can fail."""
-    assert "promoted" in verdict_with(SourceWeights({}, others=SourceRule()), seed)
+    assert "promoted" in verdict_with(SourceWeights({}, others=SourceRule()), 0)
 
 
 @pytest.mark.slow

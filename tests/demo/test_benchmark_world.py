@@ -14,6 +14,7 @@ from evaluator.core.measures import MeasureSet
 from evaluator.core.types.records import WatermarkRecord
 from evaluator.wire.outputs.encoding import encode_watermark
 from evaluator.wire.outputs.settled import decode_settled, place_of
+from tests.repeats import sized
 
 N_PAIRS = 300
 
@@ -48,7 +49,7 @@ def test_every_ranking_has_its_judgment_and_nothing_ties(world):
 
 def test_a_world_of_another_shape_has_as_many_candidates_scorers_and_variants():
     shape = Shape(1_000, ("one", "two", "three"), tuple(f"v{n}" for n in range(7)))
-    rankings = by_key(make_world(100, shape=shape).rankings).values()
+    rankings = by_key(make_world(sized(100, quick=20), shape=shape).rankings).values()
     assert {len(set(ranking["candidate_ids"])) for ranking in rankings} == {1_000}
     assert {tuple(ranking["scorers"]) for ranking in rankings} == {shape.scorers}
     assert {ranking["variant"] for ranking in rankings} == set(shape.variants)

@@ -49,7 +49,7 @@ def test_the_table_of_measurements_has_the_formula_beside_them():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [(5, 1, True), (20, 2, True), (20, 2, False)])
+@pytest.mark.parametrize("case", [(5, 1, True), (20, 2, False)])
 def test_the_formula_bounds_what_python_allocates(case):
     n = 4 * memory.BATCH  # columns double: now they are full
     n_candidates, n_rankers, judged = case

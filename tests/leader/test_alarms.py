@@ -88,7 +88,7 @@ async def test_events_are_those_of_the_watch_with_and_without_learning(learns):
     ]
 
 
-@pytest.mark.parametrize("part", range(3))
+@pytest.mark.parametrize("part", range(2))
 async def test_a_leader_that_is_killed_again_and_again_publishes_each_event_once(part, monkeypatch):
     random = Random(part)
     monkeypatch.setattr(loop, "MAX_READ_RECORDS", random.choice((40, 200, 900)))

@@ -143,7 +143,7 @@ def test_lists_of_lists_are_arrays(arrays):
     assert (evaluator.evaluate(*short, MEASURES).units == expected).all()
 
 
-@pytest.mark.parametrize("width", [1, 2, 127, 128, 1_000])
+@pytest.mark.parametrize("width", [1, 2, 127, 128, pytest.param(1_000, marks=SLOW)])
 def test_lists_that_are_judged_whole_give_the_same_bits_at_any_width(width):
     rng = np.random.default_rng(width)
     scores, grades = rng.random((40, width)), rng.integers(0, 5, (40, width)).astype(float)

@@ -19,6 +19,7 @@ from evaluator.mapping.schemas import Answer
 from evaluator.wire.messages.strict import Malformed
 from tests.mapping.registry import avro
 from tests.mapping.test_stage import records_of
+from tests.repeats import sized
 
 GUID = "0e1b3a52-9a0e-4d4c-8a43-0d8c1f3f7a11"
 RANKINGS = """
@@ -305,7 +306,7 @@ def test_random_schemas_are_used_or_refused():
     text = '[judgments]\nformat = "avro"\nregistry = "http://r"\ntrace_id = "f"\nnode_id = "f"\n'
     text += 'candidate_id = "f"\ngrade = "f"\n'
     found = set()
-    for _ in range(3_000):
+    for _ in range(sized(3_000, quick=400)):
         schema = damaged(rng, rng.choice((SERP, CLICK)).encode()).decode("utf-8", "replace")
         run = mapper(text, {"1": Answer("AVRO", schema)})
         outcome = run(Record(b"\x00\x00\x00\x00\x01" + rng.randbytes(rng.randrange(60))))

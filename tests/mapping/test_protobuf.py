@@ -17,6 +17,7 @@ from evaluator.mapping.schemas import Answer
 from evaluator.wire.messages.strict import Malformed
 from tests.mapping.protobuf_world import add_map, add_message, classes_of, framed, new_file
 from tests.mapping.test_framed import GUID, damaged
+from tests.repeats import sized
 
 RANKINGS = """
 [rankings]
@@ -220,7 +221,7 @@ def test_random_records_become_the_messages_of_their_twins_in_json(mapper, synta
     of_protobuf, chance, outcomes = mapper(file=file), random.Random(4), set()
     of_json = mapper(RANKINGS.replace('format = "protobuf"\ndescriptor_set = "shop.desc"\n', "")
                      .replace('message = "shop.Serp"\n', ""))  # fmt: skip
-    for _ in range(1_500):
+    for _ in range(sized(1_500, quick=200)):
         value = kind(**random_serp(chance, later=1 if syntax == "proto2" else 7))
         twin = MessageToDict(
             value, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
@@ -500,7 +501,7 @@ def test_many_elements_are_refused_and_bytes_without_a_name_are_not_decoded(mapp
 def test_random_schemas_are_used_or_refused(mapper):
     rng, found = random.Random(5), set()
     payload = framed(7, click().SerializeToString(), (5,))
-    for _ in range(1_500):
+    for _ in range(sized(1_500, quick=700)):
         schema = b64encode(damaged(rng, SHOP.SerializeToString())).decode()
         run = mapper(of_registry(JUDGMENTS), answers={"7": Answer("PROTOBUF", schema)})
         outcome = run(Record(payload))

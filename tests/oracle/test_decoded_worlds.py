@@ -19,9 +19,9 @@ from tests.oracle.messages import (
 from tests.oracle.refusals import by_the_models
 from tests.oracle.run import Reader
 from tests.oracle.worlds import seeded_world
-from tests.repeats import repeated
+from tests.repeats import repeated, sized
 
-N_WORLDS = 120
+N_WORLDS = sized(120, quick=56)
 FIRST_SEED = 1_000_000
 
 

@@ -13,10 +13,10 @@ from tests.oracle.checks import read_checking_every_prefix
 from tests.oracle.test_decoded_worlds import DecodingReader
 from tests.oracle.test_stored_worlds import live
 from tests.oracle.worlds import World, seeded_world
-from tests.repeats import repeated
+from tests.repeats import repeated, sized
 
 FIRST_SEED = 8_000_000
-WORLDS_A_PART = 20
+WORLDS_A_PART = sized(12, quick=8)
 RULES = [
     ("max", ()),
     ("max", (("human", "last"),)),

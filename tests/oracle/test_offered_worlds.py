@@ -36,10 +36,10 @@ from tests.oracle.run import new_engine
 from tests.oracle.test_decoded_worlds import DecodingReader
 from tests.oracle.test_stored_worlds import index_of
 from tests.oracle.worlds import MALFORMED, World, seeded_world
-from tests.repeats import repeated
+from tests.repeats import repeated, sized
 
 FIRST_SEED = 7_000_000
-WORLDS_A_PART = 20
+WORLDS_A_PART = sized(12, quick=8)
 SEGMENTS = ("device", "locale")
 
 

@@ -18,10 +18,10 @@ from tests.oracle.messages import Raw
 from tests.oracle.test_decoded_worlds import DecodingReader
 from tests.oracle.test_stored_worlds import live
 from tests.oracle.worlds import MALFORMED, World, seeded_world
-from tests.repeats import repeated
+from tests.repeats import repeated, sized
 
 FIRST_SEED = 9_000_000
-WORLDS_A_PART = 20
+WORLDS_A_PART = sized(12, quick=8)
 
 
 def exposing(raw: Raw) -> Raw:
@@ -84,7 +84,7 @@ def test_neither_putting_aside_nor_a_crash_changes_what_is_silent(monkeypatch, p
 
 def test_the_worlds_have_silent_unjudged_and_judged_queries():
     found = Counter()
-    for seed in range(FIRST_SEED, FIRST_SEED + 8 * WORLDS_A_PART):
+    for seed in range(FIRST_SEED, FIRST_SEED + 160):
         for query in silent_world(seed).judge().settled:
             empty = not query.ranking.candidate_ids
             found["silent", empty] += query.silent

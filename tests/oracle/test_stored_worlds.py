@@ -33,10 +33,10 @@ from tests.oracle.oracle import Task
 from tests.oracle.run import Run, expected_settled, new_engine
 from tests.oracle.test_decoded_worlds import DecodingReader
 from tests.oracle.worlds import World, seeded_world
-from tests.repeats import repeated
+from tests.repeats import repeated, sized
 
 FIRST_SEED = 5_000_000
-WORLDS_A_PART = 25
+WORLDS_A_PART = sized(15, quick=10)
 
 
 def begin(

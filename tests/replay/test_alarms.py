@@ -116,11 +116,10 @@ def test_a_replay_has_the_events_of_the_naive_one(world, tmp_path):
     assert manifest["counts"]["alarms"] == len(events)
 
 
-@pytest.mark.parametrize("batch", [1_000, 77])
-def test_neither_partitions_nor_batches_change_a_byte(world, tmp_path, batch):
+def test_neither_partitions_nor_batches_change_a_byte(world, tmp_path):
     directory, _ = world
     replayed(directory / "one", tmp_path / "one")
-    more = ("--set", f"max_poll_records={batch}")
+    more = ("--set", "max_poll_records=77")
     replayed(directory / "three", tmp_path / "three", *more)
     texts = [(tmp_path / name / "alarms.ndjson").read_bytes() for name in ("one", "three")]
     assert texts[0] == texts[1]

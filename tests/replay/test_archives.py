@@ -12,6 +12,7 @@ import pytest
 from evaluator.adapters.files import ArchiveRange, archives
 from evaluator.cli import main
 from evaluator.ports import UNKNOWN_END, SourceUnusable
+from tests.repeats import first_quick
 from tests.replay.running import contents
 from tests.replay.test_merging import SETTINGS, write_logs
 from tests.s3 import s3_server
@@ -55,7 +56,7 @@ def root(tmp_path_factory):
 
 
 @pytest.mark.parametrize("suffix", PACK)
-@pytest.mark.parametrize("repeated", [0, 3, 20])
+@pytest.mark.parametrize("repeated", first_quick(3, 0, 20))
 def test_objects_of_a_connector_have_the_results_of_their_logs(root, tmp_path, suffix, repeated):
     objects = objects_of(root / "logs", suffix=suffix, repeated=repeated)
     assert run(put(tmp_path / "in", objects), tmp_path / "out") == 0

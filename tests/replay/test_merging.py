@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from evaluator.cli import main
 from evaluator.core.types.segments import MAX_LEVELS
 from evaluator.replay.manifest import chain_of
-from tests.repeats import examples
+from tests.repeats import examples, first_quick
 from tests.replay.running import contents, judgment, put, ranking
 from tests.replay.test_alarms import DROP_HOUR, HOUR_MS, HOURS, START_MS, TICK_MS, write_world
 from tests.replay.test_alarms import replayed as with_alarms
@@ -55,7 +55,7 @@ def merge(out, *directories, force=False):
     return main(["merge", *map(str, directories), "--out", str(out), *more])
 
 
-@pytest.fixture(scope="module", params=["settle", "hold"])
+@pytest.fixture(scope="module", params=first_quick("settle", "hold"))
 def shards(request, tmp_path_factory):
     """One replay of all tasks, and one of each."""
     root = tmp_path_factory.mktemp(request.param)
@@ -194,7 +194,7 @@ def test_weights_are_left_out_and_a_warning_names_the_reason(tmp_path, capsys):
         "dead-letters.ndjson",
     ],
 )
-@pytest.mark.parametrize("damage", ["changed", "cut", "longer", "missing"])
+@pytest.mark.parametrize("damage", first_quick("changed", "cut", "longer", "missing"))
 def test_a_file_that_is_not_the_one_of_the_manifest_is_refused(
     shards, tmp_path, capsys, name, damage
 ):

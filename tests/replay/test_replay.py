@@ -35,7 +35,7 @@ from tests.replay.running import (
 )
 
 ONE = 1 << 40
-N_QUERIES = sized(60, quick=20)
+N_QUERIES = sized(40, quick=15)
 
 
 def lines_of(raws):

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 
 import pytest
 
@@ -33,8 +34,13 @@ def test_every_setting_is_documented(subtests):
             assert f"| `{name}`" in PAGE.read_text("utf-8")
 
 
+@cache
 def logged_events():
     """(event, level, module) of every call of a logger; the event is None if it is computed."""
+    return list(calls_of_loggers())
+
+
+def calls_of_loggers():
     for path in modules():
         for node in ast.walk(parsed(path)):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):

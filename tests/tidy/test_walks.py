@@ -3,7 +3,11 @@
 import ast
 import re
 
-from tests.tidy.tree import ROOT
+import pytest
+
+from tests.tidy.tree import ROOT, parsed
+
+pytestmark = pytest.mark.xdist_group("modules")  # parsed once
 
 MOST_FUNCTIONS = 25
 
@@ -23,7 +27,7 @@ def is_defined(name):
     for n in range(len(parts) - 1, 0, -1):
         path = ROOT.joinpath("evaluator", *parts[:n]).with_suffix(".py")
         if path.exists():
-            body = ast.parse(path.read_text("utf-8")).body
+            body = parsed(path).body
             for part in parts[n:]:
                 found = [node for node in body if getattr(node, "name", None) == part]
                 if not found:

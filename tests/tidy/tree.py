@@ -47,6 +47,8 @@ def functions(module: Path) -> list[tuple[str, ast.FunctionDef | ast.AsyncFuncti
 
     def walk(node: ast.AST, prefix: str) -> Iterator:
         for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                continue  # holds no function
             if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
                 yield f"{prefix}{child.name}", child
             if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

@@ -64,16 +64,17 @@ def test_the_state_as_it_was_written_is_continued():
 
 @pytest.mark.parametrize("kind", ["alarms", "series", "reference", "day"])
 def test_damaged_records_are_refused_or_harmless(kind):
+    records = stored()
     key = one_of_each()[kind]
     n_refused = 0
-    for path in list(paths(json.loads(stored()[key])))[1:60]:
+    for path in list(paths(json.loads(records[key])))[1:60:2]:
         for damage in DAMAGE:
-            document = inner = json.loads(stored()[key])
+            document = inner = json.loads(records[key])
             for step in path[:-1]:
                 inner = inner[step]
             inner[path[-1]] = damage
-            n_refused += continued({**stored(), key: json.dumps(document).encode()}) is None
-    assert n_refused > 50
+            n_refused += continued({**records, key: json.dumps(document).encode()}) is None
+    assert n_refused > 25
 
 
 @pytest.mark.parametrize("part", ["mean", "profile", "variance", "spreads"])

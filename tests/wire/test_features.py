@@ -190,7 +190,7 @@ def by_the_models(value):
 
 
 @pytest.mark.parametrize("built", [True, False])
-@pytest.mark.parametrize("part", repeated(20, quick=1))
+@pytest.mark.parametrize("part", repeated(10, quick=1))
 def test_they_are_what_the_models_say_and_other_columns_stay_the_same(monkeypatch, part, built):
     if not built:
         monkeypatch.setattr(library, "BUILT", None)

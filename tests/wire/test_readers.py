@@ -93,7 +93,7 @@ from tests.wire import messages, mutations
 
 SEED = 20261122
 PARTS = 2
-MUTANTS = 24 if IS_QUICK else int(os.environ.get("WIRE_DOCUMENTS", "300"))
+MUTANTS = 12 if IS_QUICK else int(os.environ.get("WIRE_DOCUMENTS", "300"))
 SLOW = {"state of the leader", "weights", "live weights", "record of the log of weights"}
 
 POISONS = [

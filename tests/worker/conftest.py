@@ -1,9 +1,15 @@
-"""What tests of one task share."""
+"""What tests of workers share."""
 
 import pytest
 
 from evaluator.core.event_time.timers import Timers
+from evaluator.worker import task
 from tests.worker.stored import Stored
+
+
+@pytest.fixture(autouse=True)
+def _nobody_waits_long(monkeypatch):
+    monkeypatch.setattr(task, "IDLE_POLL_MS", 10)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from evaluator.wire.state.checkpoint import decode_checkpoint
 from evaluator.worker import loop
 from evaluator.worker.monitoring import ValueHistograms
 from evaluator.worker.task import MAX_CHECKPOINT_SECONDS, Task
+from tests.repeats import first_quick
 from tests.worker.house import House, totals
 from tests.worker.traffic import traffic
 
@@ -102,14 +103,14 @@ OTHER_COLUMNS = rb'[["[\"m\",\"v\",[\"served\"]]",[[1,[1],[]],[1,[1],[]],[1,[1],
 
 @pytest.mark.parametrize(
     "poison",
-    [
+    first_quick(
+        lambda value: value.replace(b'"rankings":', b'"rankings":9223372036854775808,"x":', 1),
         lambda value: b"[" * 100_000,
         lambda value: b'{"format":1,"head":' + b'{"a":' * 100_000,
-        lambda value: value.replace(b'"rankings":', b'"rankings":9223372036854775808,"x":', 1),
         lambda value: value.replace(b'"next_run":', b'"next_run":-', 1),
         lambda value: value.replace(b"],", b",0],", 1),
         lambda value: value[:-1] + b',"totals":' + OTHER_COLUMNS + b"}",
-    ],
+    ),
 )
 async def test_a_poisoned_checkpoint_is_unreadable_and_all_is_read_again(poison):
     house = House(1)
@@ -123,7 +124,7 @@ async def test_a_poisoned_checkpoint_is_unreadable_and_all_is_read_again(poison)
     assert [line["event"] for line in logs].count("checkpoint_unreadable") == 1
 
 
-@pytest.mark.parametrize("log", LOGS)
+@pytest.mark.parametrize("log", first_quick(*LOGS))
 async def test_an_unreadable_checkpoint_of_inputs_that_have_expired_is_no_fresh_start(log):
     house, disk = House(1), MemoryStateDirectory()
     house.append({0: traffic(1, n_queries=30)})

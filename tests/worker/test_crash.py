@@ -86,7 +86,7 @@ class FusedSink(MemorySink):
 
 def fused_house():
     house = House()
-    house.append({task: traffic(task, n_queries=20) for task in (0, 1)})
+    house.append({task: traffic(task, n_queries=12) for task in (0, 1)})
     return house
 
 
@@ -355,7 +355,7 @@ async def test_what_a_rebuild_left_unfinished_is_in_no_later_state(monkeypatch):
     """The next rebuild begins later, so it does not meet those judgments that waited then."""
     monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.0)
     house = House(1)
-    whole = traffic(0, n_queries=800)
+    whole = traffic(0, n_queries=400)
     house.append({0: whole.part(0, 0.3)})
     early, late = MemoryStateDirectory(), MemoryStateDirectory()
     await house.until_end(states=early)

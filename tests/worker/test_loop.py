@@ -127,7 +127,7 @@ async def test_commits_are_rarer_while_more_is_unread_than_a_poll_returns(monkey
     for long_intervals in (1.0, 1e18):
         monkeypatch.setattr(loop, "LONG_INTERVALS", long_intervals)
         house = House(1)
-        house.append({0: traffic(1, n_queries=60)})
+        house.append({0: traffic(1, n_queries=30)})
         worker = await house.until_end(max_poll_records=20)
         assert totals(house.settings, worker) == house.truth().totals
         n_commits[long_intervals] = worker.snapshot.process_counts["commits", "committed"]

@@ -1,8 +1,10 @@
 """Logs that are not the ones that were read: recreated topics, ends that were lost."""
 
 import asyncio
+import copy
 
 import pytest
+import pytest_asyncio
 from structlog.testing import capture_logs
 
 from evaluator.adapters.memory import MemoryStateDirectory
@@ -10,11 +12,12 @@ from evaluator.core.types.records import LOGS
 from evaluator.ports import Committed, SourceUnusable
 from evaluator.wire.state.checkpoint import decode_checkpoint
 from evaluator.worker import loop, origins
+from tests.repeats import first_quick
 from tests.waiting import eventually, finished
 from tests.worker.house import GROUP, House, counted, totals
 from tests.worker.traffic import LONG_AGO_MS, traffic
 
-OLD, NEW = traffic(1, n_queries=20), traffic(1, n_queries=60)
+OLD, NEW = traffic(1, n_queries=20), traffic(1, n_queries=45)
 """Other messages, of the same queries and more."""
 
 
@@ -23,14 +26,20 @@ def _commit_after_every_batch(monkeypatch):
     monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.0)
 
 
-@pytest.fixture
-async def house():
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def read_once():
     """One task, read to the end by a worker whose disk is `house.disk`."""
     made = House(1)
     made.disk = MemoryStateDirectory()
     made.append({0: OLD})
     await made.until_end(states=made.disk)
     return made
+
+
+@pytest.fixture
+def house(read_once):
+    """A copy of `read_once`."""
+    return copy.deepcopy(read_once)
 
 
 def make_anew(house, *logs):
@@ -64,7 +73,7 @@ def check_only_what_is_there(house, worker, said):
 
 
 @pytest.mark.parametrize("disk", ["the old disk", "no disk", "no disk, accept_loss"])
-@pytest.mark.parametrize("logs", [LOGS, LOGS[:1], LOGS[1:]])
+@pytest.mark.parametrize("logs", first_quick((LOGS,), (LOGS[:1],), (LOGS[1:],)))
 async def test_of_topics_made_anew_nothing_old_is_in_the_totals(house, logs, disk):
     make_anew(house, *logs)
     states = house.disk if disk == "the old disk" else MemoryStateDirectory()
@@ -99,7 +108,7 @@ def lose_end_and_grow(house, log="rankings", *, lost=5):
 
 
 @pytest.mark.parametrize("with_disk", [True, False])
-@pytest.mark.parametrize("log", LOGS)
+@pytest.mark.parametrize("log", first_quick(*LOGS))
 async def test_of_the_end_that_a_log_has_lost_nothing_is_in_the_totals(house, log, with_disk):
     end = house.broker.end_of(log, 0)
     lose_end_and_grow(house, log)
@@ -130,7 +139,7 @@ async def test_a_record_that_cannot_be_read_any_more_proves_nothing(house, disk,
     assert not {"store_quarantined", "checkpoint_of_other_logs", "commit_of_other_logs"} & set(log)
 
 
-@pytest.mark.parametrize("log", LOGS)
+@pytest.mark.parametrize("log", first_quick(*LOGS))
 async def test_a_lost_end_is_recognised_although_its_last_record_is_to_be_skipped(house, log):
     last = house.broker.end_of(log, 0) - 1
     lose_end_and_grow(house, log)
@@ -211,10 +220,10 @@ async def test_an_offset_that_was_set_by_hand_is_taken_as_before(house):
     assert len(generations(house)) == 1
 
 
-@pytest.mark.parametrize("logs", [LOGS, LOGS[1:]])
+@pytest.mark.parametrize("logs", first_quick((LOGS,), (LOGS[1:],)))
 async def test_a_topic_made_anew_while_it_is_read_ends_the_worker(house, logs, monkeypatch):
     """What it reads of the new topic until it notices goes into a state that nobody trusts."""
-    monkeypatch.setattr(origins, "WATCH_SECONDS", 1.0)
+    monkeypatch.setattr(origins, "WATCH_SECONDS", 1e9)
     disk = house.disk
     worker = house.worker(states=disk)
     running = asyncio.create_task(worker.run())
@@ -222,6 +231,7 @@ async def test_a_topic_made_anew_while_it_is_read_ends_the_worker(house, logs, m
     n_read = counted(worker.snapshot, "judgments")
     make_anew(house, *logs)
     await eventually(lambda: counted(worker.snapshot, "judgments") > n_read)  # and committed
+    monkeypatch.setattr(origins, "WATCH_SECONDS", 0.0)
     with pytest.raises(SourceUnusable, match=rf"Topic {logs[0]} was recreated while it was read"):
         await finished(running)
     again, log, _ = await go_on(house, disk)

@@ -6,6 +6,7 @@ from itertools import pairwise
 from evaluator.adapters.memory import MemoryStateDirectory
 from evaluator.core.types.records import OTHER
 from tests.oracle.test_segment_worlds import levelled
+from tests.repeats import sized
 from tests.worker.house import House, totals
 from tests.worker.traffic import SETTINGS, Traffic, traffic
 
@@ -15,7 +16,7 @@ LEVELLED = replace(SETTINGS, segments=("locale", "device"), max_levels=2)
 def house():
     made = House(settings=LEVELLED)
     for task in (0, 1):
-        logs = traffic(task, n_queries=40)
+        logs = traffic(task, n_queries=sized(40, quick=20))
         rankings = tuple(map(levelled, logs.of("rankings")))
         made.append({task: Traffic(rankings, tuple(logs.of("judgments")))})
     return made

@@ -6,6 +6,7 @@ from structlog.testing import capture_logs
 from evaluator.adapters.memory import MemoryStateDirectory
 from evaluator.core.types.records import LOGS
 from evaluator.wire.state.checkpoint import decode_checkpoint
+from tests.repeats import first_quick
 from tests.worker.house import House, totals
 from tests.worker.traffic import traffic
 from tests.worker.truth import Truth
@@ -77,7 +78,7 @@ async def test_what_was_read_before_is_not_skipped_any_more():
     assert "offsets_skipped" not in [line["event"] for line in logs]
 
 
-@pytest.mark.parametrize("with_disk", [True, False])
+@pytest.mark.parametrize("with_disk", first_quick(True, False))
 async def test_to_skip_the_last_record_that_was_read_changes_nothing(with_disk):
     """The state is known by it, and is still that of these logs."""
     house, whole = House(1), traffic(4, n_queries=60)

@@ -1,5 +1,6 @@
 """Stores that are lost, and come back from snapshots in a folder."""
 
+import copy
 import errno
 import hashlib
 import json
@@ -13,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import pytest_asyncio
 from fsspec import core
 from fsspec.implementations.local import LocalFileSystem
 from structlog.testing import capture_logs
@@ -26,17 +28,26 @@ from evaluator.wire.state.snapshots import SnapshotFailed
 from evaluator.worker import loop, ownership, store_snapshots
 from evaluator.worker.ownership import Ownership
 from evaluator.worker.store_snapshots import place_of
+from tests.repeats import first_quick
 from tests.s3 import SECRET, s3_server
 from tests.waiting import PATIENCE_SECONDS, eventually
 from tests.worker.house import House, totals
 from tests.worker.traffic import traffic
 
-N_QUERIES = 60
+N_QUERIES = 20
+
+
+UNFINISHED = shutil.ignore_patterns("snapshot-*")
+"""A thread may still delete one."""
+
+
+def commit_after_every_batch(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.0)
 
 
 @pytest.fixture(autouse=True)
 def _commit_after_every_batch(monkeypatch):
-    monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.0)
+    commit_after_every_batch(monkeypatch)
 
 
 class Rig:
@@ -56,8 +67,7 @@ class Rig:
 
     def copy_disk(self) -> None:
         """The disk `old`, a copy of `disk`."""
-        unfinished = shutil.ignore_patterns("snapshot-*")  # a thread may still delete one
-        shutil.copytree(self.path / "disk", self.path / "old", ignore=unfinished)
+        shutil.copytree(self.path / "disk", self.path / "old", ignore=UNFINISHED)
 
     @asynccontextmanager
     async def working(self, disk: str = "disk", **settings):
@@ -95,13 +105,25 @@ class Rig:
         return totals(self.house.settings, worker) == self.house.truth().totals
 
 
-@pytest.fixture
-async def rig(tmp_path):
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def written_once(tmp_path_factory):
     """With a snapshot of the first part of the records."""
-    rig = Rig(tmp_path)
+    rig = Rig(tmp_path_factory.mktemp("rig"))
     rig.append(0, 0.5)
-    async with rig.working() as worker:
-        await rig.written(worker)
+    with pytest.MonkeyPatch.context() as patch:
+        commit_after_every_batch(patch)
+        async with rig.working() as worker:
+            await rig.written(worker)
+    return rig
+
+
+@pytest.fixture
+def rig(written_once, tmp_path):
+    """A copy of `written_once`."""
+    rig = Rig(tmp_path)
+    rig.house = copy.deepcopy(written_once.house)
+    for name in ("disk", "snapshots"):
+        shutil.copytree(written_once.path / name, tmp_path / name, ignore=UNFINISHED)
     return rig
 
 
@@ -190,11 +212,11 @@ async def test_a_crash_between_files_and_manifest_leaves_the_snapshot_before(rig
 
 @pytest.mark.parametrize(
     ("where", "name", "operation"),
-    [
+    first_quick(
+        (SnapshotFolder, "manifests", "fetch"),
         (RocksStateDirectory, "copy", "write"),
         (SnapshotFolder, "write", "write"),
-        (SnapshotFolder, "manifests", "fetch"),
-    ],
+    ),
 )
 async def test_no_failure_of_a_snapshot_ends_a_worker(rig, monkeypatch, where, name, operation):
     def fail(*_):
@@ -217,7 +239,7 @@ def flip(file):
     file.write_bytes(data)
 
 
-@pytest.mark.parametrize("all_of_them", [True, False])
+@pytest.mark.parametrize("all_of_them", first_quick(False, True))
 async def test_a_damaged_snapshot_is_counted_and_an_earlier_one_or_none_is_used(rig, all_of_them):
     earlier, last = rig.manifests()
     positions = json.loads(earlier.read_bytes())["positions"]
@@ -330,7 +352,7 @@ def blocked(monkeypatch):
     free.set()
 
 
-@pytest.mark.parametrize("stalls", [False, True])
+@pytest.mark.parametrize("stalls", first_quick(False, True))
 async def test_other_tasks_are_read_while_one_is_fetched(rig, monkeypatch, blocked, stalls):
     house = rig.house = House(2)
     house.append({task: traffic(task, n_queries=N_QUERIES).part(0, 0.5) for task in (0, 1)})
@@ -386,7 +408,7 @@ async def test_a_fetch_of_a_task_that_has_left_is_deleted(rig):
     states.release()
 
 
-@pytest.mark.parametrize(("much", "replaced"), [(10**6, False), (5, True)])
+@pytest.mark.parametrize(("much", "replaced"), first_quick((5, True), (10**6, False)))
 async def test_a_store_that_is_much_older_is_replaced(rig, monkeypatch, much, replaced):
     rig.copy_disk()
     rig.append(0.5, 0.9)
@@ -430,7 +452,7 @@ def refuse_second_open(monkeypatch):
 
 
 @pytest.mark.usefixtures("old")
-@pytest.mark.parametrize("found", ["damaged", "unusable", "mismatch", "ends_lost"])
+@pytest.mark.parametrize("found", first_quick("damaged", "unusable", "mismatch", "ends_lost"))
 async def test_a_bad_snapshot_leaves_the_store_that_it_replaced(rig, monkeypatch, found):
     if found == "damaged":
         forge(rig)
@@ -465,7 +487,7 @@ async def test_a_bad_snapshot_leaves_the_store_that_it_replaced(rig, monkeypatch
 
 
 @pytest.mark.usefixtures("old")
-@pytest.mark.parametrize("fails", [1, 2])
+@pytest.mark.parametrize("fails", first_quick(1, 2))
 async def test_a_store_that_cannot_be_replaced_continues(rig, monkeypatch, fails):
     rename, calls = Path.rename, []
 

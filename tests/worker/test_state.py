@@ -21,7 +21,7 @@ from evaluator.wire.state import checkpoint
 from evaluator.wire.state import task_rows as wire
 from evaluator.wire.state.task_rows import StateDamaged
 from evaluator.worker import loop
-from tests.repeats import repeated
+from tests.repeats import first_quick, repeated
 from tests.waiting import finished
 from tests.worker.house import GROUP, House, counted, totals
 from tests.worker.traffic import traffic
@@ -178,7 +178,9 @@ async def test_checkpoints_are_read_only_of_tasks_that_the_disk_does_not_have(tm
     assert asked == [[0, 1], [1]]
 
 
-@pytest.mark.parametrize("expired", [("rankings", "judgments"), ("judgments",), ()])
+@pytest.mark.parametrize(
+    "expired", first_quick((("rankings", "judgments"),), (("judgments",),), ((),))
+)
 async def test_a_stale_store_says_nothing_again_also_where_the_group_has_forgotten(expired):
     """Offsets of a group that nobody used for a week expire; the checkpoint does not."""
     house, stale = filled_house(), MemoryStateDirectory()
@@ -295,11 +297,11 @@ async def calls_of_a_run(found: list[tuple[int, int]] = []) -> tuple[int, int]: 
     return found[0]
 
 
-@pytest.mark.parametrize("part", repeated(12, quick=1))
+@pytest.mark.parametrize("part", repeated(6, quick=1))
 async def test_damage_met_at_any_access_is_repaired(part):
     first, both = await calls_of_a_run()
     assert first > 12
-    at = 1 + (both - 1) * part // 11
+    at = 1 + (both - 1) * part // 5
     house = filled_house()
     states = TroubledDirectory(Trouble(at, StateDamaged("met at last")))
     logs = await run(house, states)
@@ -309,10 +311,10 @@ async def test_damage_met_at_any_access_is_repaired(part):
     assert line["reason"] == "met at last"
 
 
-@pytest.mark.parametrize("part", repeated(12, quick=1))
+@pytest.mark.parametrize("part", repeated(6, quick=1))
 async def test_a_medium_that_refuses_ends_the_worker_and_costs_nothing(part):
     _, both = await calls_of_a_run()
-    at = 1 + (both - 1) * part // 11
+    at = 1 + (both - 1) * part // 5
     house = filled_house()
     trouble = Trouble(at, StateUnusable("the disk is full"))
     states = TroubledDirectory(trouble)

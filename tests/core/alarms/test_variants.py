@@ -133,8 +133,14 @@ def watched(stream, rules=WATCHED):
     return watch, result.events
 
 
-def test_the_worse_variant_is_named_and_the_order_of_reading_changes_nothing(world):
-    watch, events = watched(batches(world, 0))
+@pytest.fixture(scope="module")
+def in_order(world):
+    """The watch that has read the world, and its events; tests only read them."""
+    return watched(batches(world, 0))
+
+
+def test_the_worse_variant_is_named_and_the_order_of_reading_changes_nothing(world, in_order):
+    watch, events = in_order
     (on,) = [event for event in events if event.name == "on"]
     assert on.series == NAME
     assert on.alarm.onset_ms == START_MS + WORSE_HOUR * HOUR_MS
@@ -148,8 +154,8 @@ def test_the_worse_variant_is_named_and_the_order_of_reading_changes_nothing(wor
         assert again.series[NAME].days() == one
 
 
-def test_a_replay_has_the_same_events(world, tmp_path):
-    _, events = watched(batches(world, 0))
+def test_a_replay_has_the_same_events(world, in_order, tmp_path):
+    _, events = in_order
     replay = AlarmReplay(WATCHED, MeasureSet.parse(["ndcg@10"]))
     with ResultDirectory(tmp_path / "out", force=False) as results:
         for task in range(N_TASKS):
@@ -160,12 +166,12 @@ def test_a_replay_has_the_same_events(world, tmp_path):
         assert list(replay.lines(results, ends=False)) == [event_record(of).value for of in events]
 
 
-def test_a_series_begins_with_the_tick_after_the_first_query_of_its_first_variant(world):
+def test_a_series_begins_with_the_tick_after_the_first_query_of_its_first_variant(world, in_order):
     prod = [query for query in world if query.variant == "prod"]
     watch, _ = watched(batches(prod, 0))
     assert NAME not in watch.series
     canary = next(query for query in world if query.variant == "canary")
-    watch, _ = watched(batches(world, 0))
+    watch, _ = in_order
     (first, *_) = watch.series[NAME].days().values()
     assert int(min(first, key=int)) == canary.event_time_ms // HOUR_MS % 24
     hour_ms = START_MS + 100 * HOUR_MS
@@ -181,7 +187,7 @@ def test_a_series_begins_with_the_tick_after_the_first_query_of_its_first_varian
     assert NAME._asdict() in [SeriesName(*name)._asdict() for name in watch.state()["left_out"]]
 
 
-def test_both_sums_are_stored_and_continued(world):
+def test_both_sums_are_stored_and_continued(world, in_order):
     half = [query for query in world if query.event_time_ms < START_MS + 26 * HOUR_MS]
     watch, _ = watched(batches(half, 0))
     state = AlarmState("rules", "workers")
@@ -194,7 +200,7 @@ def test_both_sums_are_stored_and_continued(world):
     result = WatchResult()
     for batch in batches(world, 3):
         fresh.receive(batch, result)
-    assert result.events == watched(batches(world, 0))[1]
+    assert result.events == in_order[1]
 
 
 def test_the_coverage_of_either_variant_makes_it_unverifiable(world):
