@@ -318,8 +318,9 @@ class Broker:
             "log.message.timestamp.after.max.ms": str(2**63 - 1),
             "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
             "log.retention.ms": "-1",  # tests write records of any age
-            "broker.session.timeout.ms": "1000",
-            "broker.heartbeat.interval.ms": "200",
+            "broker.session.timeout.ms": "1500",
+            "broker.heartbeat.interval.ms": "500",
+            "metadata.max.idle.interval.ms": "0",  # writes nothing while nothing happens
             **self._login_properties(),
             **self._properties,
         }
