@@ -81,6 +81,10 @@ def check(options: argparse.Namespace, settings: Settings) -> int:
         findings += _name_findings(connection, settings)
         group = replace(group_of(settings), group_instance_id=None)
         findings += asyncio.run(inspect_workers(connection, group))
+        if settings.learns:
+            from evaluator.cli.weights import transform_findings  # noqa: PLC0415 - few learn
+
+            findings += transform_findings(connection, settings)
     if settings.mapping is not None:
         findings += asyncio.run(_mapping_findings(options.source, settings))
     findings += _state_findings(Path(settings.state_dir)) + _snapshot_findings(settings)

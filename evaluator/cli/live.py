@@ -74,6 +74,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 _RELOADING: Final = threading.Lock()
+_RELOADS: Final = threading.BoundedSemaphore(2)  # one reads its files, one waits for it
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
@@ -194,8 +195,7 @@ async def serve(
     stop_on_signals(stop)
     await server.start()
     loop = asyncio.get_running_loop()
-    hangup = partial(loop.run_in_executor, None, reload, options, settings, server)
-    loop.add_signal_handler(signal.SIGHUP, hangup)  # files may be slow: not in the loop
+    loop.add_signal_handler(signal.SIGHUP, hang_up, options, settings, server)
     log.info("http_started", host=settings.http_host, port=server.port)
     try:
         await work()
@@ -259,22 +259,35 @@ def stop_on_signals(stop: Callable[[], None]) -> None:
         loop.add_signal_handler(number, on_signal, number)
 
 
-def reload(options: argparse.Namespace, settings: Settings, server: HttpServer) -> None:
-    """Reads the token, the certificate and the log level again; *settings* are those in use.
+def hang_up(options: argparse.Namespace, settings: Settings, server: HttpServer) -> None:
+    """Reloads in a thread, as files may be slow; one that never ends does not delay the exit.
 
-    One call at a time, so that the newest files count.
+    While a reload waits for the one before, it is enough for all further signals.
     """
-    with _RELOADING:
-        server.reload()
-        try:
-            now = settings_of(options)
-        except ConfigError as error:
-            log.warning("settings_unusable", error=str(error))
-            return
-        configure_log(log_format=settings.log_format, log_level=now.log_level)
-        reloaded = replace(settings, log_level=now.log_level)
-        waiting = [name for name in SPECS if getattr(now, name) != getattr(reloaded, name)]
-        log.info("settings_reloaded", log_level=now.log_level, restart_needed_for=waiting)
+
+    def run() -> None:
+        with _RELOADING:  # in order, so that the newest files count
+            try:
+                reload(options, settings, server)
+            finally:
+                _RELOADS.release()
+
+    if _RELOADS.acquire(blocking=False):
+        threading.Thread(target=run, name="reload", daemon=True).start()
+
+
+def reload(options: argparse.Namespace, settings: Settings, server: HttpServer) -> None:
+    """Reads the token, the certificate and the log level again; *settings* are those in use."""
+    server.reload()
+    try:
+        now = settings_of(options)
+    except ConfigError as error:
+        log.warning("settings_unusable", error=str(error))
+        return
+    configure_log(log_format=settings.log_format, log_level=now.log_level)
+    reloaded = replace(settings, log_level=now.log_level)
+    waiting = [name for name in SPECS if getattr(now, name) != getattr(reloaded, name)]
+    log.info("settings_reloaded", log_level=now.log_level, restart_needed_for=waiting)
 
 
 def tune_interpreter() -> None:

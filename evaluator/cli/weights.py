@@ -7,14 +7,21 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from evaluator.adapters.kafka import Connection, leader_fenced, read_weights, write_to_weights
+from evaluator.adapters.kafka import (
+    Connection,
+    Finding,
+    leader_fenced,
+    read_weights,
+    write_to_weights,
+)
 from evaluator.cli.arguments import MOST_SHOWN
 from evaluator.cli.exits import UsageError
+from evaluator.cli.leader import transforms_of
 from evaluator.cli.wiring import connection_of, warn
 from evaluator.config import Settings
-from evaluator.core.learning.transforms import loaded
+from evaluator.core.learning.transforms import loaded, of_features
 from evaluator.core.online.events import LIVE, Command
-from evaluator.ports import Fenced, SourceUnusable
+from evaluator.ports import Fenced, SourceUnavailable, SourceUnusable
 from evaluator.tables import format_table, printable, utc_time
 from evaluator.wire.records import OutputRecord
 from evaluator.wire.weights.checksum import WeightsRefused
@@ -33,6 +40,11 @@ from evaluator.wire.weights.leader_state import (
 from evaluator.wire.weights.weights_record import Weights
 
 _MOST_ATTEMPTS: Final = 50
+_MOST_NAMES: Final = 10
+_OTHER_TRANSFORMS: Final = (
+    "With these settings the leader learns anew, in a new epoch. Set feature_transforms to what "
+    "`evaluator weights show` prints to continue."
+)
 _HEADER = ("model", "version", "epoch", "status", "of", "event time (UTC)", "evidence", "weights")
 
 
@@ -150,6 +162,38 @@ def _readable(records: Sequence[OutputRecord]) -> list[dict[str, Any]]:
     if n_unreadable:
         warn(f"{n_unreadable} unreadable records of weights-log are ignored.")
     return published
+
+
+def transform_findings(connection: Connection, settings: Settings) -> list[Finding]:
+    """What of `feature_transforms` differs from the weights that are live."""
+    transforms = transforms_of(settings)
+    try:
+        records = asyncio.run(read_weights(connection, settings.written_prefix, "weights-log"))
+    except (SourceUnusable, SourceUnavailable):
+        return []  # `inspect` reports it
+    live = {each["model"]: each for each in _readable(records) if each["status"] in LIVE}
+    known = sorted({name for each in live.values() for name in each["feature_names"]})
+    found = []
+    if live and (unknown := sorted(transforms.keys() - set(known))):
+        what = f"feature_transforms names {_listed(unknown)}, and no model with weights has such a "
+        what += f"feature: they have {_listed(known)}."
+        found.append(
+            Finding("warning", what, "Check the spelling: such a transform has no effect.")
+        )
+    for model, record in sorted(live.items()):
+        declared = loaded(record.get("transforms") or {})
+        wanted = of_features(transforms, record["feature_names"])
+        others = [name for name in known if declared.get(name) != wanted.get(name)]
+        if others:
+            what = f"The live weights of {printable(repr(model))} have other transforms than "
+            what += f"feature_transforms, of {_listed(others)}."
+            found.append(Finding("warning", what, _OTHER_TRANSFORMS))
+    return found
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return printable(", ".join(names[:_MOST_NAMES])) + more
 
 
 def _model(options: argparse.Namespace, records: list[dict[str, Any]]) -> str:

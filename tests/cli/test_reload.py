@@ -18,6 +18,7 @@ from evaluator.cli.execution import settings_of
 from tests.adapters.synthetic import FixedViews
 from tests.adapters.test_access import TOKEN, write_pair
 from tests.kafka.process import Process
+from tests.waiting import PATIENCE_SECONDS, until
 
 
 class House:
@@ -125,6 +126,36 @@ def test_files_are_not_read_in_the_event_loop(house, monkeypatch):
     settings = replace(house.began_with, http_port=0)
     asyncio.run(live.serve(work, lambda: None, FixedViews(), settings, house.options))
     assert threads[0] is not threading.main_thread()
+
+
+def test_signals_during_a_slow_reload_are_one_more(house, monkeypatch):
+    slow, began = threading.Event(), []
+
+    def reload(*_):
+        began.append(threading.current_thread())
+        slow.wait(PATIENCE_SECONDS)
+
+    def reloading():
+        return {each for each in threading.enumerate() if each.name == "reload"}
+
+    async def work():
+        while len(reloading()) < 2:
+            os.kill(os.getpid(), signal.SIGHUP)
+            await asyncio.sleep(0.001)
+
+    monkeypatch.setattr(live, "reload", reload)
+    settings = replace(house.began_with, http_port=0)
+    asyncio.run(live.serve(work, lambda: None, FixedViews(), settings, house.options))
+    for _ in range(20):
+        live.hang_up(house.options, settings, None)
+    both = reloading()  # beside the end of the process
+    assert (len(began), len(both)) == (1, 2)
+    slow.set()
+    for thread in both:
+        thread.join(PATIENCE_SECONDS)
+    assert set(began) == both
+    live.hang_up(house.options, settings, None)
+    until(lambda: len(began) == 3)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import contextlib
 import pytest
 
 from evaluator.cli import main, weights
+from evaluator.config import load_settings
 from evaluator.core.online.events import Command
 from evaluator.ports import Fenced
 from evaluator.wire.records import OutputRecord
@@ -102,3 +103,45 @@ def test_a_table_has_the_transforms_beside_the_features(monkeypatch, topics, cap
     monkeypatch.setattr(weights, "read_log_record", lambda _value: shown)
     assert main(["weights", "show", WHERE]) == 0
     assert "a[clip:0:30+log1p]=0.5 b=-2\n" in capsys.readouterr().out
+
+
+LIVE = {
+    **LAST,
+    "status": "promoted",
+    "feature_names": ["age", "price\x1b"],
+    "transforms": {"age": {"low": 0.0, "high": 30.0, "log1p": False}},
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ("age=clip:0:30", []),
+        (
+            "age=clip:0:40",
+            ["live weights of 'm' have other transforms than feature_transforms, of "],
+        ),
+        ("age=clip:0:30,pric=log1p", ["names pric, and no model with weights has such a feature"]),
+        ("", ["live weights of 'm' have other transforms than feature_transforms, of age."]),
+    ],
+)
+def test_check_compares_transforms_with_those_of_live_weights(given, found, topics, monkeypatch):
+    earlier = {**LIVE, "transforms": {}, "feature_names": ["pric"]}
+    learned = {**LIVE, "status": "challenger", "transforms": {}}
+    records = iter([earlier, LIVE, learned])
+    topics["weights-log"] += [OutputRecord(b"k", b"a record")] * 3
+    monkeypatch.setattr(weights, "read_log_record", lambda _value: next(records))
+    transforms = {"feature_transforms": given} if given else {}
+    settings = load_settings(
+        environment={}, assignments=[f"{name}={text}" for name, text in transforms.items()]
+    )
+    findings = weights.transform_findings(None, settings)
+    assert [finding.severity for finding in findings] == ["warning"] * len(found)
+    for finding, text in zip(findings, found, strict=True):
+        assert text in finding.what
+        assert finding.what.isprintable()
+
+
+def test_check_without_live_weights_has_nothing_to_compare(topics):
+    settings = load_settings(environment={}, assignments=["feature_transforms=age=log1p"])
+    assert weights.transform_findings(None, settings) == []
