@@ -45,7 +45,7 @@ from evaluator.replay.run import replay as run_replay
 from evaluator.replay.writing import SETTLED
 from evaluator.tables import format_table, printable, utc_time
 from evaluator.wire.alarms.records import AlarmRefused, read_commands
-from evaluator.wire.outputs.settled import SettledUnreadable, WatchedReader
+from evaluator.wire.outputs.settled import SettledUnreadable, decode_settled
 
 GRID: Final[Mapping[str, Sequence[str]]] = {
     "alarm_tolerance": ("0.005", "0.01", "0.02"),
@@ -174,7 +174,7 @@ def _run(
     ticks: dict[int, TickSums] = {}
     times_ms: list[int] = []
     with ResultDirectory(place, force=False) as results:
-        for query in _settled_queries(path, rules, measures):
+        for query in _settled_queries(path, measures):
             times_ms = [
                 min([query.event_time_ms, *times_ms]),
                 max([query.event_time_ms, *times_ms]),
@@ -196,9 +196,9 @@ def _run(
             return test.run(results, on_progress)
 
 
-def _settled_queries(path: Path, rules: WatchRules, measures: MeasureSet) -> Iterator[SettledQuery]:
+def _settled_queries(path: Path, measures: MeasureSet) -> Iterator[SettledQuery]:
     """The settled queries in a file of `replay`; those of each task in their order."""
-    read, newest_ms = WatchedReader(rules.watched(measures)), dict[int, int]()
+    newest_ms: dict[int, int] = {}
     with tqdm(unit="B", unit_scale=True, desc="settled", disable=not sys.stderr.isatty()) as bar:
 
         def on_read(n_bytes: int, of: int) -> None:
@@ -207,7 +207,7 @@ def _settled_queries(path: Path, rules: WatchRules, measures: MeasureSet) -> Ite
 
         for number, line in enumerate(result_lines(path, on_read), 1):
             try:
-                query = read(line)
+                query = decode_settled(line, measures)
             except SettledUnreadable as error:
                 raise SourceUnusable(f"line {number} of {path}: {error}") from None
             if not isinstance(query, SettledQuery):

@@ -6,7 +6,6 @@ import gc
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -15,12 +14,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from evaluator.adapters.claims import StoreClaims
-from evaluator.adapters.http import HttpServer, limited, status_document
+from evaluator.adapters.http import limited, status_document
 from evaluator.adapters.kafka import (
     Connection,
     InputRetention,
@@ -28,11 +27,10 @@ from evaluator.adapters.kafka import (
     KafkaSource,
 )
 from evaluator.adapters.linux import free_bytes, memory_limit_bytes, resident_bytes
-from evaluator.adapters.log import configure_log
 from evaluator.adapters.prometheus import EvaluatorCollector, exposition, registry_of
 from evaluator.adapters.rocksdb import RocksStateDirectory
-from evaluator.cli.execution import settings_of
 from evaluator.cli.exits import UsageError
+from evaluator.cli.reloading import hang_up
 from evaluator.cli.wiring import (
     connection_of,
     fingerprint_of,
@@ -51,9 +49,8 @@ from evaluator.cli.wiring import (
     stages_of,
     topic_names,
 )
-from evaluator.config import ConfigError, Settings
+from evaluator.config import Settings
 from evaluator.config.measures import measure_set
-from evaluator.config.settings import SPECS
 from evaluator.core.measures.exact_sums import add_tally
 from evaluator.core.online.events import LeaderView
 from evaluator.core.types.records import LOGS
@@ -73,8 +70,6 @@ if TYPE_CHECKING:
     from evaluator.leader import Leader
 
 log = structlog.get_logger(__name__)
-_RELOADING: Final = threading.Lock()
-_RELOADS: Final = threading.BoundedSemaphore(2)  # one reads its files, one waits for it
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
@@ -257,37 +252,6 @@ def stop_on_signals(stop: Callable[[], None]) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
-
-
-def hang_up(options: argparse.Namespace, settings: Settings, server: HttpServer) -> None:
-    """Reloads in a thread, as files may be slow; one that never ends does not delay the exit.
-
-    While a reload waits for the one before, it is enough for all further signals.
-    """
-
-    def run() -> None:
-        with _RELOADING:  # in order, so that the newest files count
-            try:
-                reload(options, settings, server)
-            finally:
-                _RELOADS.release()
-
-    if _RELOADS.acquire(blocking=False):
-        threading.Thread(target=run, name="reload", daemon=True).start()
-
-
-def reload(options: argparse.Namespace, settings: Settings, server: HttpServer) -> None:
-    """Reads the token, the certificate and the log level again; *settings* are those in use."""
-    server.reload()
-    try:
-        now = settings_of(options)
-    except ConfigError as error:
-        log.warning("settings_unusable", error=str(error))
-        return
-    configure_log(log_format=settings.log_format, log_level=now.log_level)
-    reloaded = replace(settings, log_level=now.log_level)
-    waiting = [name for name in SPECS if getattr(now, name) != getattr(reloaded, name)]
-    log.info("settings_reloaded", log_level=now.log_level, restart_needed_for=waiting)
 
 
 def tune_interpreter() -> None:

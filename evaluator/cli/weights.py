@@ -42,7 +42,7 @@ from evaluator.wire.weights.weights_record import Weights
 _MOST_ATTEMPTS: Final = 50
 _MOST_NAMES: Final = 10
 _OTHER_TRANSFORMS: Final = (
-    "With these settings the leader learns anew, in a new epoch. Set feature_transforms to what "
+    "With these settings the leader begins again, in a new epoch. Set feature_transforms to what "
     "`evaluator weights show` prints to continue."
 )
 _HEADER = ("model", "version", "epoch", "status", "of", "event time (UTC)", "evidence", "weights")

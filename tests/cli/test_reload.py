@@ -13,7 +13,7 @@ import pytest
 import structlog
 
 from evaluator.adapters.http import Access, HttpServer
-from evaluator.cli import live
+from evaluator.cli import live, reloading
 from evaluator.cli.execution import settings_of
 from tests.adapters.synthetic import FixedViews
 from tests.adapters.test_access import TOKEN, write_pair
@@ -39,7 +39,7 @@ class House:
         self.file.write_text(f'log_format = "json"\n{line}\n')
 
     def reload(self):
-        live.reload(self.options, self.began_with, self.server)
+        reloading.reload(self.options, self.began_with, self.server)
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_files_are_not_read_in_the_event_loop(house, monkeypatch):
         os.kill(os.getpid(), signal.SIGHUP)
         await reloaded.wait()
 
-    monkeypatch.setattr(live, "reload", reload)
+    monkeypatch.setattr(reloading, "reload", reload)
     settings = replace(house.began_with, http_port=0)
     asyncio.run(live.serve(work, lambda: None, FixedViews(), settings, house.options))
     assert threads[0] is not threading.main_thread()
@@ -135,26 +135,26 @@ def test_signals_during_a_slow_reload_are_one_more(house, monkeypatch):
         began.append(threading.current_thread())
         slow.wait(PATIENCE_SECONDS)
 
-    def reloading():
+    def threads():
         return {each for each in threading.enumerate() if each.name == "reload"}
 
     async def work():
-        while len(reloading()) < 2:
+        while len(threads()) < 2:
             os.kill(os.getpid(), signal.SIGHUP)
             await asyncio.sleep(0.001)
 
-    monkeypatch.setattr(live, "reload", reload)
+    monkeypatch.setattr(reloading, "reload", reload)
     settings = replace(house.began_with, http_port=0)
     asyncio.run(live.serve(work, lambda: None, FixedViews(), settings, house.options))
     for _ in range(20):
-        live.hang_up(house.options, settings, None)
-    both = reloading()  # beside the end of the process
+        reloading.hang_up(house.options, settings, None)
+    both = threads()  # beside the end of the process
     assert (len(began), len(both)) == (1, 2)
     slow.set()
     for thread in both:
         thread.join(PATIENCE_SECONDS)
     assert set(began) == both
-    live.hang_up(house.options, settings, None)
+    reloading.hang_up(house.options, settings, None)
     until(lambda: len(began) == 3)
 
 
