@@ -177,7 +177,7 @@ def merge(summaries: Iterable[str]) -> str:
         added = of.part()
         _require_fits(part, added, first, of)
         with refused_as(SourceUnusable, f"the summary of task {min(of.tasks)}"):
-            segments.fold(add_tally(tally, tally_of(document["totals"], measures, of)))
+            segments.fold(add_tally(tally, tally_of(document["totals"], measures, of.levels)))
         counts.update(document["manifest"]["counts"])
         for mine, others in zip(_members(part), _members(added), strict=True):
             mine.update(others)

@@ -1,4 +1,4 @@
-"""`check`, `topics`, `totals` and `schema`."""
+"""`check`, `topics` and `schema`."""
 
 import argparse
 import asyncio
@@ -6,10 +6,9 @@ import json
 import shlex
 import stat
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from evaluator.adapters.kafka import (
     Connection,
@@ -21,8 +20,6 @@ from evaluator.adapters.kafka import (
     inspect,
     inspect_workers,
     plan_topics,
-    read_checkpoints,
-    read_topic_ids,
     remove_from_group,
     rights_to_run,
 )
@@ -30,25 +27,14 @@ from evaluator.adapters.rocksdb.directory import is_in_use
 from evaluator.cli.exits import FOUND, INPUT_UNUSABLE, UsageError
 from evaluator.cli.wiring import (
     connection_of,
-    fingerprint_of,
     group_of,
-    meaning_of,
     needed_input_ms,
-    new_engine,
-    segment_rules_of,
     topic_names,
 )
 from evaluator.config import Settings
-from evaluator.config.measures import measure_set
-from evaluator.core.join.changes import Origin
-from evaluator.core.measures.exact_sums import add_tally
-from evaluator.core.types.records import LOGS, Log
-from evaluator.core.types.tally import Tally
 from evaluator.ports import SourceUnavailable, SourceUnusable
 from evaluator.tables import format_table
-from evaluator.wire.outputs.encoding import totals_document
 from evaluator.wire.outputs.schemas import schemas
-from evaluator.wire.state.checkpoint import CheckpointUnreadable, checkpoint_key, decode_checkpoint
 from evaluator.wire.state.snapshots import SnapshotFailed
 from evaluator.worker.store_snapshots import in_thread
 
@@ -272,82 +258,6 @@ def remove(options: argparse.Namespace, settings: Settings) -> int:
     asyncio.run(remove_from_group(connection, settings.group_id, options.name))
     print(f"removed {options.name} from group {settings.group_id}")
     return 0
-
-
-def totals(options: argparse.Namespace, settings: Settings) -> int:
-    """`evaluator totals`: the document of `totals.json` over all tasks."""
-    connection = connection_of(options.source, settings)
-    records = asyncio.run(read_checkpoints(connection, settings.written_prefix, None))
-    topic_ids = asyncio.run(read_topic_ids(connection, settings.written_prefix))
-    print(json.dumps(totals_of(records, settings, topic_ids=topic_ids), indent=1))
-    return 0
-
-
-def totals_of(
-    records: Mapping[int, Mapping[bytes, bytes]],
-    settings: Settings,
-    *,
-    topic_ids: Mapping[Log, str],
-) -> dict[str, Any]:
-    """The totals of all tasks with a checkpoint of these settings and topics.
-
-    Raises SourceUnusable if no task has one, or if the topics cannot be identified.
-    """
-    fingerprint, measures = fingerprint_of(settings), measure_set(settings)
-    segments = segment_rules_of(settings)
-    tally: Tally = {}
-    positions: dict[str, int] = {}
-    tasks: list[int] = []
-    of_other_topics: list[int] = []
-    now: dict[Log, str] = dict(topic_ids)
-    for task, of_task in sorted(records.items()):
-        value = of_task.get(checkpoint_key(task, fingerprint))
-        if value is None:
-            continue
-        try:
-            checkpoint = decode_checkpoint(
-                value, measures=measures, segment_measures=segments.measures
-            )
-        except CheckpointUnreadable as unreadable:
-            raise SourceUnusable(f"The checkpoint of task {task}: {unreadable}.") from None
-        if _of_other_topics(checkpoint.head.origin, now, topic_ids):
-            of_other_topics.append(task)
-            continue
-        add_tally(tally, new_engine(settings, measures, task).tally_of(checkpoint))
-        segments.fold(tally)
-        tasks.append(task)
-        positions |= {f"{log}-{task}": checkpoint.head.positions[log] for log in LOGS}
-    if not tasks:
-        others = sum(map(len, records.values()))
-        raise SourceUnusable(
-            f"No task has a checkpoint of these settings ({others - len(of_other_topics)} of other "
-            f"settings, {len(of_other_topics)} of topics that were recreated since). Give the "
-            "settings of the workers with --config or --set, and let them run for "
-            "checkpoint_interval_ms."
-        )
-    return {
-        **totals_document(tally, measures, segments),
-        "meaning": meaning_of(settings),
-        "topic_ids": {log: now.get(log) for log in LOGS},
-        "tasks": tasks,
-        "tasks_missing": sorted(records.keys() - set(tasks)),
-        "tasks_of_other_topics": of_other_topics,
-        "positions": positions,
-    }
-
-
-def _of_other_topics(origin: Origin, now: dict[Log, str], topic_ids: Mapping[Log, str]) -> bool:
-    """Whether a record belongs to topics other than *now*; adds unknown topic ids to *now*."""
-    for log, mark in origin.logs.items():
-        before = mark.topic_id and now.setdefault(log, mark.topic_id)
-        if before != mark.topic_id and log not in topic_ids:
-            raise SourceUnusable(
-                f"Checkpoints are of several topics named {log}, and this user may not read the "
-                "id of the present one. Grant Describe on the inputs."
-            )
-        if before != mark.topic_id:
-            return True
-    return False
 
 
 def schema(options: argparse.Namespace, settings: Settings) -> int:

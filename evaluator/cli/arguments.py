@@ -258,6 +258,8 @@ _GRID: Final = _option(
 )
 _BACKTEST: Final = (_SETTLED, _INPUT[0], _MAPPING, *_RANGE, _GRID, _PICTURE, _REPLACE)
 
+_ADD: Final = _many("--add", "add totals of other topics, printed by this command", "FILE")
+
 _Row: TypeAlias = tuple[str, str, str, Sequence[Option]]
 """A command, the module of `evaluator.cli` with the function of its name, its text and options."""
 
@@ -274,7 +276,7 @@ _COMMANDS: Final[Sequence[_Row]] = (
         "find defects of broker, topics and rights",
         (_SOURCE, _MAPPING, _PRINCIPAL),
     ),
-    ("totals", "administration", "print the exact totals of all workers", (_SOURCE, _MAPPING)),
+    ("totals", "totals", "print the exact totals of all workers", (_SOURCE, _MAPPING, _ADD)),
     ("inspect", "inspection", "show all that is known of one query", _INSPECT),
     ("leader", "live", "run a leader without a worker", (_SOURCE, _MAPPING)),
     ("health", "health", "check the worker of this machine", (_READY,)),

@@ -5,7 +5,7 @@ Every file is read once, and its hash is compared with the manifest at its end.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -188,7 +188,8 @@ class Shard:
     def tally(self, measures: MeasureSet) -> Tally:
         """The counts and sums of TOTALS, and zero for each level."""
         try:
-            return tally_of(json.loads(b"\n".join(self.lines(TOTALS))), measures, self.manifest)
+            totals = json.loads(b"\n".join(self.lines(TOTALS)))
+            return tally_of(totals, measures, self.manifest.levels)
         except UNREADABLE:
             raise self.damaged(TOTALS) from None
 
@@ -230,8 +231,13 @@ def place_key(part: Part) -> bytes:
     return encode_document(ids if isinstance(ids, dict) and all(ids.values()) else place)
 
 
-def tally_of(totals: Mapping[str, Any], measures: MeasureSet, manifest: ManifestDocument) -> Tally:
-    """The counts and sums of a document of TOTALS, and zero for each level of its manifest."""
+def tally_of(
+    totals: Mapping[str, Any], measures: MeasureSet, levels: Mapping[str, Sequence[str]]
+) -> Tally:
+    """The counts and sums of a document of TOTALS, and zero for each of *levels* by segment.
+
+    Raises an exception of UNREADABLE.
+    """
     if totals["format"] != TOTALS_FORMAT:
         raise ValueError(f"a format of totals of {totals['format']}")
     tally: Tally = {
@@ -240,8 +246,8 @@ def tally_of(totals: Mapping[str, Any], measures: MeasureSet, manifest: Manifest
     tally |= {("queries", name): totals["queries"][name] for name in QUERY_MEMBERS}
     tally |= {("dead_letters", name): totals["dead_letters"][name] for name in DEAD_LETTER_REASONS}
     tally |= {("extra", name): n for name, n in totals["extra"].items()}
-    for segment, levels in manifest.levels.items():
-        for level in levels:
+    for segment, of_segment in levels.items():
+        for level in of_segment:
             path: TallyPath = ("segment_running", "", "", segment, level, "", "", "queries")
             tally[path] = 0
     for row in (*totals["totals"], *totals.get("segments", ())):
@@ -251,4 +257,6 @@ def tally_of(totals: Mapping[str, Any], measures: MeasureSet, manifest: Manifest
         path = (kind, row["model"], row["variant"], *of_level, row["ranker"], measure)
         tally[*path, "queries"] = row["queries"]
         tally[*path, "sum_units"] = row["sum_units"]
+    if not all(type(n) is int for n in tally.values()):
+        raise ValueError("a count is no integer")
     return tally

@@ -1,17 +1,18 @@
 """`evaluator totals`: checkpoints of topics that were recreated are not mixed with others."""
 
+import json
 import re
 from dataclasses import replace
 
 import pytest
 
-from evaluator.cli.administration import totals_of
+from evaluator.cli.totals import totals_of
 from evaluator.cli.wiring import fingerprint_of, new_engine
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.core.join.changes import LogId, Origin
 from evaluator.core.types.records import LOGS
-from evaluator.ports import SourceUnusable
+from evaluator.ports import RequestRefused, SourceUnusable
 from evaluator.wire.state.checkpoint import FORMAT, checkpoint_key, encode_checkpoint
 from tests.tidy.tree import ROOT
 
@@ -19,16 +20,16 @@ SETTINGS = Settings()
 NOW = {"rankings": "r", "judgments": "j"}
 
 
-def records(*ids):
+def records(*ids, settings=SETTINGS):
     """The checkpoint of each task, made of topics with these ids; of each a ranking was read."""
     made = {}
     for task, of_task in enumerate(ids):
-        engine = new_engine(SETTINGS, measure_set(SETTINGS), task)
+        engine = new_engine(settings, measure_set(settings), task)
         head = engine.head
         head.origin = Origin({log: LogId(each) for log, each in zip(LOGS, of_task, strict=True)})
         head.read["rankings"]["read"] = head.read["rankings"]["heartbeat"] = 1
         value = encode_checkpoint(replace(engine.checkpoint(), head=head))
-        made[task] = {checkpoint_key(task, fingerprint_of(SETTINGS)): value}
+        made[task] = {checkpoint_key(task, fingerprint_of(settings)): value}
     return made
 
 
@@ -69,3 +70,62 @@ def test_the_page_on_upgrading_has_the_errors_that_totals_ends_with_before_an_up
             totals_of({0: {key: found}}, settings, topic_ids=NOW)
         assert error in str(raised.value)
         assert re.sub(r"\d+", "...", error) in page
+
+
+SEGMENTED = replace(SETTINGS, segments=("locale",))
+LATER = {"rankings": "r2", "judgments": "j2"}
+LATEST = {"rankings": "r3", "judgments": "j3"}
+
+
+def saved(path, ids, topic_ids, settings=SETTINGS, added=()):
+    made = totals_of(records(*ids, settings=settings), settings, topic_ids=topic_ids, added=added)
+    path.write_text(json.dumps(made))
+    return path
+
+
+def test_totals_of_other_topics_are_added_whatever_the_grouping(tmp_path):
+    old = saved(tmp_path / "old", ["rj", "rj"], NOW, SEGMENTED)
+    new = saved(tmp_path / "new", [("r2", "j2")] * 4, LATER, SEGMENTED)
+    both = saved(tmp_path / "both", [("r2", "j2")] * 4, LATER, SEGMENTED, [old])
+    newest = records(*[("r3", "j3")] * 8, settings=SEGMENTED)
+    found, other = (
+        totals_of(newest, SEGMENTED, topic_ids=LATEST, added=added)
+        for added in ([new, old], [both])
+    )
+    assert found["ledger"]["rankings"]["read"] == 2 + 4 + 8
+    assert [each["topic_ids"] for each in found["added"]] == [LATER, NOW]
+    assert [each["tasks"] for each in found["added"]] == [[0, 1, 2, 3], [0, 1]]
+    assert found["topic_ids"] == LATEST
+    assert found["levels"] == {}
+    assert other == found
+
+
+def test_totals_of_the_same_topics_or_of_another_meaning_are_not_added(tmp_path):
+    old = saved(tmp_path / "old", ["rj"], NOW)
+    unknown = saved(tmp_path / "unknown", ["rj"], {})
+    unknown.write_text(unknown.read_text().replace('"rankings": "r"', '"rankings": null'))
+    later, of_later = records(("r2", "j2")), saved(tmp_path / "later", [("r2", "j2")], LATER)
+    for added in ([of_later], [old, old], [unknown]):
+        with pytest.raises(RequestRefused, match="the same topics, or of a broker without ids"):
+            totals_of(later, SETTINGS, topic_ids=LATER, added=added)
+    other = saved(tmp_path / "other", ["rj"], NOW, replace(SETTINGS, maturity_ms=1))
+    with pytest.raises(RequestRefused, match="other has another meaning"):
+        totals_of(later, SETTINGS, topic_ids=LATER, added=[other])
+
+
+@pytest.mark.parametrize(
+    ("text", "by"),
+    [
+        ('"meaning"', '"other"'),
+        ('"format": 2', '"format": 1'),
+        ('"read": 1', '"read": "1"'),
+        ('"read": 1', '"read": 1.0'),
+        ("{", "["),
+    ],
+)
+def test_a_file_of_something_else_is_not_added(tmp_path, text, by):
+    old = saved(tmp_path / "old", ["rj"], NOW)
+    assert text in old.read_text()
+    old.write_text(old.read_text().replace(text, by, 1))
+    with pytest.raises(SourceUnusable, match="old is no document of `evaluator totals`"):
+        totals_of(records(("r2", "j2")), SETTINGS, topic_ids=LATER, added=[old])

@@ -111,7 +111,7 @@ def test_old_and_new_workers_have_the_totals_of_one_run_over_all(
     make_world, start, kafka, settings_of_both, tmp_path
 ):
     old_settings, new_settings = settings_of_both
-    create, run, wait, expired, note, merge = blocks(PAGE, "sh")
+    create, run, wait, expired, note, add, merge = blocks(PAGE, "sh")
     assert run == "evaluator run --source kafka://localhost:9092 --config new.toml\n"
 
     def executed(commands):
@@ -155,9 +155,12 @@ def test_old_and_new_workers_have_the_totals_of_one_run_over_all(
     live, one_run = merged([old.totals, new.totals]), totals_of_one_run()
     assert old.stop() == 0
     executed(note)
+    assert new.stop() == 0  # writes its last checkpoints
+    executed(add)
     executed(merge)
-    total = json.loads((tmp_path / "total" / "totals.json").read_text("utf-8"))
-    for totals in (live, comparable(total)):
+    names = ("total.json", "total/totals.json")
+    documents = [json.loads((tmp_path / name).read_text("utf-8")) for name in names]
+    for totals in (live, *map(comparable, documents)):
         assert totals["totals"] == one_run["totals"]
         assert totals["queries"] == one_run["queries"]
         assert totals["ledger"]["judgments"]["orphan"] == len(doubled)
