@@ -26,7 +26,28 @@ _INNER: Final = ("type", "items", "values")
 def compiled(answer: Answer, mapping: LogMapping) -> Callable[[bytes], Any]:
     """The decoder of a schema, for any mapping. Raises SchemaUnusable."""
     del mapping
-    from fastavro import parse_schema, schemaless_reader  # noqa: PLC0415 - of an extra
+    from fastavro import schemaless_reader  # noqa: PLC0415 - of an extra
+
+    parsed, _ = schema_of(answer)
+
+    def decode(payload: bytes) -> Any:
+        stream = BytesIO(payload)
+        try:
+            found = schemaless_reader(stream, parsed, None)
+        except EOFError:
+            return Malformed("decode", "the record ends too early")
+        except Exception:  # noqa: BLE001  # any error of the library is that of the record
+            return Malformed("decode", "the bytes are no record of it")
+        if n_left := len(payload) - stream.tell():
+            return Malformed("decode", f"{n_left} bytes follow the record")
+        return found
+
+    return decode
+
+
+def schema_of(answer: Answer) -> tuple[Any, dict[str, Any]]:
+    """The parsed schema, and its types by their names. Raises SchemaUnusable."""
+    from fastavro import parse_schema  # noqa: PLC0415 - of an extra
 
     if answer.kind != "AVRO":
         raise SchemaUnusable(f"is of type {answer.kind}, not AVRO")
@@ -42,20 +63,7 @@ def compiled(answer: Answer, mapping: LogMapping) -> Callable[[bytes], Any]:
     except Exception as error:  # any error of the library is that of the schema
         raise SchemaUnusable("is no schema of Avro") from error
     _Bounds(names).require(parsed)
-
-    def decode(payload: bytes) -> Any:
-        stream = BytesIO(payload)
-        try:
-            found = schemaless_reader(stream, parsed, None)
-        except EOFError:
-            return Malformed("decode", "the record ends too early")
-        except Exception:  # noqa: BLE001  # any error of the library is that of the record
-            return Malformed("decode", "the bytes are no record of it")
-        if n_left := len(payload) - stream.tell():
-            return Malformed("decode", f"{n_left} bytes follow the record")
-        return found
-
-    return decode
+    return parsed, names
 
 
 def _cleaned(schema: Any) -> Any:

@@ -19,6 +19,8 @@ REQUIRED: Final = frozenset({"trace_id", "node_id", "timestamp_ms", "candidate_i
 Need = Literal["every", "all or none", "any"]
 """Which values of a column may be missing: none, all, or any."""
 
+Tree = dict[str, "Tree"]
+"""The members that paths name, and those in them."""
 Getter = Callable[[Any], Any]
 RecordGetter = Callable[[Any, Record], Any]
 
@@ -58,6 +60,19 @@ def paths_of(mapping: LogMapping) -> tuple[list[Steps], list[Steps]]:
         paths.append(mapping.each)
     of_rows = [path.steps for member in rows for path in member.paths]
     return [path.steps for path in paths if path.part == "value"], of_rows
+
+
+def tree_of(mapping: LogMapping) -> Tree:
+    """The members that the paths of a mapping name; indices are left out."""
+    paths, rows = paths_of(mapping)
+    each = () if mapping.each is None else mapping.each.steps
+    tree: Tree = {}
+    for steps in (*paths, *((*each, *row) for row in rows)):
+        here = tree.setdefault("after", {}) if mapping.envelope == "debezium" else tree
+        for step in steps:
+            if isinstance(step, str):
+                here = here.setdefault(step, {})
+    return tree
 
 
 def walkers(paths: Collection[Steps]) -> dict[Steps, Getter]:

@@ -25,7 +25,7 @@ from google.protobuf.message import DecodeError
 from evaluator.mapping.field_types import TIMESTAMP, WRAPPERS, require_types
 from evaluator.mapping.framing import HEADER, frame_of
 from evaluator.mapping.log_mapping import LogMapping
-from evaluator.mapping.members import paths_of
+from evaluator.mapping.members import Tree, tree_of
 from evaluator.mapping.record import Record
 from evaluator.mapping.schemas import Answer, SchemaUnusable
 from evaluator.wire.messages.strict import Malformed
@@ -40,9 +40,6 @@ _Field = descriptor_pb2.FieldDescriptorProto
 _WELL_KNOWN: Final = (duration_pb2, struct_pb2, timestamp_pb2, wrappers_pb2)
 Proto = Any
 """A descriptor: the package has no types."""
-Tree = dict[str, "Tree"]
-"""The fields that paths name, and those in them."""
-
 Decode = Callable[[bytes], Any]
 
 
@@ -50,7 +47,7 @@ def compiled(answer: Answer, mapping: LogMapping) -> Decode:
     """The decoder of a schema: of message indexes and the message. Raises SchemaUnusable."""
     if answer.kind != "PROTOBUF":
         raise SchemaUnusable(f"is of type {answer.kind}, not PROTOBUF")
-    files, tree = [], _tree_of(mapping)
+    files, tree = [], tree_of(mapping)
     with _accepted("is no serialized descriptor"):
         for _, text in (*answer.references, ("", answer.schema)):
             files.append(_File.FromString(b64decode(text, validate=True)))
@@ -90,7 +87,7 @@ def reader(mapping: LogMapping) -> Callable[[Record], Any]:
         near = difflib.get_close_matches(name, known, n=3) or list(known)[:10]
         names = ", ".join(each.removeprefix(".") for each in near)
         raise SchemaUnusable(f"descriptor_set has no message {mapping.message}; it has {names}")
-    decode = types.decoder(name, _tree_of(mapping), is_strict=True)
+    decode = types.decoder(name, tree_of(mapping), is_strict=True)
     with _accepted("descriptor_set has fields without a type"):
         require_types(mapping, name, types.messages)
 
@@ -120,19 +117,6 @@ def _accepted(otherwise: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise SchemaUnusable(otherwise) from error
-
-
-def _tree_of(mapping: LogMapping) -> Tree:
-    """The fields that the paths of a mapping name; indices are left out."""
-    paths, rows = paths_of(mapping)
-    each = () if mapping.each is None else mapping.each.steps
-    tree: Tree = {}
-    for steps in (*paths, *((*each, *row) for row in rows)):
-        here = tree.setdefault("after", {}) if mapping.envelope == "debezium" else tree
-        for step in steps:
-            if isinstance(step, str):
-                here = here.setdefault(step, {})
-    return tree
 
 
 def _split(payload: bytes) -> tuple[tuple[int, ...], bytes] | None:

@@ -15,6 +15,7 @@ from evaluator.core.types.records import (
     IntArray,
     Log,
 )
+from evaluator.mapping.avro_texts import AvroTexts
 from evaluator.mapping.log_mapping import LogMapping
 from evaluator.mapping.messages import messages_of
 from evaluator.mapping.outcomes import LeftOut
@@ -74,6 +75,8 @@ class Stage:
     ) -> None:
         self._messages_of = messages_of(mapping, answers)
         self._plan = plan_of(mapping)
+        has_texts = self._plan is not None and mapping.format == "avro"
+        self._texts = AvroTexts(mapping, answers) if has_texts else None
         self._log: Log = mapping.log
         self.index_bits = INDEX_BITS if mapping.several else 0
         self._has_tombstones = mapping.envelope == "debezium"
@@ -163,7 +166,7 @@ class Stage:
         n, headers = len(records), records.headers
         if self._plan is None or not n:
             return ByteStrings(b"", np.zeros(n, np.int64), np.full(n, -1))
-        planned = self._plan.messages(records)
+        planned = self._plan.messages(records if self._texts is None else self._texts.of(records))
         if self._mode is not None and headers is not None and self._mode in headers.buffer:
             in_headers = [each is not None and self._mode in each for each in headers]
             planned.sizes[in_headers] = -1

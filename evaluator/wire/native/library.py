@@ -56,8 +56,10 @@ def load() -> ctypes.CDLL | None:
     for function in (library.decode_rankings, library.decode_judgments):
         function.restype = None
         function.argtypes = (text, place, place, size, size, place)
-    library.map_records.restype = library.read_record_sets.restype = None
-    library.map_records.argtypes = (text, place, place, size, place)
+    library.read_record_sets.restype = None
+    for function in (library.map_records, library.avro_to_json):
+        function.restype = None
+        function.argtypes = (text, place, place, size, place)
     library.read_record_sets.argtypes = (place, size, size, place)
     library.write_rows.argtypes = (place, size, place, size, size, size, place, place)
     library.frame_records.argtypes = (place, place, size, text, size, place)

@@ -1,5 +1,5 @@
 /* Record batches to columns, JSON text of ordinary rankings and judgments to columns, columns to
-   output records and their batches (rows.h), and foreign records to messages (mapping.h).
+   output records and their batches (rows.h), and foreign records to messages (mapping.h, avro.h).
 
    The decoder is sound, not complete: it accepts nothing that the models of
    wire/messages/models.py refuse, and stops before the first message that it does not accept,
@@ -9,7 +9,7 @@
    - Each text ends with a NUL byte that is not part of it. No JSON contains one, so every loop
      over a text ends there at the latest, and every function that reads it refuses the message.
    - Each item that is written was read from at least as many bytes as `Arrays` in library.py
-     counts for it; mapping.h compares with the end instead.
+     counts for it; mapping.h and avro.h compare with the end instead.
 
    The caller checks UTF-8: here a byte from 0x80 on is a byte of some character.
    A function that reads returns the position after what it read, or NULL to refuse the message. */
@@ -26,3 +26,4 @@
 #include "doubles.h"
 #include "mapped_values.h"
 #include "mapping.h"
+#include "avro.h"
