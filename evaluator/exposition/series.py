@@ -164,7 +164,7 @@ learning_loss gauge model
 learning_frozen gauge model
     1 if learning of a model is frozen.
 learning_unusable_queries counter model reason
-    Queries that could not be learned from: features, propensities, overflow.
+    Queries that could not be learned from: features, propensities, overflow, invalid.
 learning_unusable_share gauge model
     Share of the last 1,000 queries with features that could not be learned from.
 experiment_evidence gauge model side

@@ -22,6 +22,7 @@ from evaluator.core.online.experiment import Experiments
 from evaluator.core.online.model_learner import ModelLearner
 from evaluator.core.online.offline_ranking import OfflineRanking, Ranked
 from evaluator.core.online.online_learner import IntervalResult, OnlineLearner, view_of
+from evaluator.core.online.ordered_merge import NO_FEATURES
 from evaluator.core.online.progress import Progress
 from evaluator.core.online.states import ModelState
 from evaluator.core.online.training import (
@@ -448,6 +449,7 @@ def test_queries_with_other_features_are_set_apart_and_counted_by_their_hash():
         "features": 280,
         "propensities": 0,
         "overflow": 0,
+        "invalid": 0,
     }
     assert int(recent, 16).bit_count() == 200
     without = [
@@ -457,6 +459,25 @@ def test_queries_with_other_features_are_set_apart_and_counted_by_their_hash():
         turned[-1].state["models"][0]["learner"] for turned in (some, run(without, rules()))
     ]
     assert learners[0] == learners[1]
+
+
+def test_invalid_training_data_are_set_apart_and_counted():
+    odd = [
+        query._replace(features=NO_FEATURES, feature_names=None, invalid_training_data=True)
+        if i % 5 == 2
+        else query
+        for i, query in enumerate(long_world())
+    ]
+    turned, others = run(odd, rules()), run(with_others(lambda i: i % 5 == 2), rules())
+    model, other = (each[-1].state["models"][0] for each in (turned, others))
+    assert model["unusable"] == [other["unusable"][0], {"invalid": 280}]
+    assert model["learner"] == other["learner"]
+    assert "frozen" not in statuses(turned)
+    most = [
+        query._replace(invalid_training_data=i % 2 == 1 or i == 1_002)
+        for i, query in enumerate(long_world())
+    ]
+    assert "frozen" in statuses(run(most, rules()))
 
 
 def test_half_of_the_last_queries_may_have_other_features_and_no_more():
@@ -482,7 +503,7 @@ def test_kinds_of_unusable_queries_are_bounded():
     assert (unusable.counts[OTHER_KINDS], sum(unusable.counts.values())) == (100 - MOST_KINDS, 100)
     unusable.note(PROPENSITIES)
     unusable.note_overflow(100)
-    assert unusable.by_reason() == {"features": 100, "propensities": 1, "overflow": 1}
+    assert unusable.by_reason() == {"features": 100, "propensities": 1, "overflow": 1, "invalid": 0}
     assert unusable.share == 101 / 1_000  # the hundredth was set apart already
     assert Unusable.load(json.loads(json.dumps(unusable.state()))) == unusable
 
@@ -494,7 +515,7 @@ def test_kinds_of_unusable_queries_are_bounded():
         ["-1", {}],
         ["0x1", {}],
         ["", {}],
-        ["0", {str(n): 1 for n in range(MOST_KINDS + 4)}],
+        ["0", {str(n): 1 for n in range(MOST_KINDS + 5)}],
     ],
 )
 def test_tampered_counts_of_unusable_queries_are_refused(tampered):

@@ -16,7 +16,7 @@ from evaluator.core.online.online_learner import OnlineLearner
 from evaluator.core.types.records import WatermarkRecord
 from evaluator.wire.canonical import checksum_of
 from evaluator.wire.outputs.output_models import Settled
-from evaluator.wire.outputs.settled import SettledUnreadable, decode_settled
+from evaluator.wire.outputs.settled import SettledUnreadable, WatchedReader, decode_settled
 from evaluator.wire.weights.leader_state import (
     STATE_KEY,
     RecordWriter,
@@ -196,10 +196,33 @@ def test_a_settled_record_is_read_as_it_was_meant():
 def test_marks_are_read_and_nothing_else_is():
     mark = decode_settled(b'{"task":2,"watermark_ms":10,"n":3}', MEASURES)
     assert mark == (2, WatermarkRecord(10, 3))
-    ragged = (
-        b'{"task":2,"n":3,"settled_time_ms":4,"sources":{},"candidate_ids":["a","b"],'
-        b'"feature_names":["x"],"features":[[1],[1,2]]}'
-    )
-    for text in (ragged, b"", b"{}", b"[]", b'{"task":2,"n":3}', b"\xff"):
+    for text in (b"", b"{}", b"[]", b'{"task":2,"n":3}', b"\xff"):
         with pytest.raises(SettledUnreadable):
             decode_settled(text, MEASURES)
+
+
+@pytest.mark.parametrize(
+    "invalid",
+    [
+        b'"candidate_ids":["a","b"],"feature_names":["x"],"features":[[1],[1,2]]',
+        b'"candidate_ids":["a"],"feature_names":["x"],"features":[["1"]]',
+        b'"candidate_ids":["a"],"feature_names":["x"],"features":[[1]],"propensities":[0.5,0.5]',
+        b'"candidate_ids":["a"],"feature_names":["x"],"features":[[1]],"propensities":[2]',
+        b'"candidate_ids":1',
+        b'"sources":{"human":-1}',
+        b'"logged":{"a":[0,1]}',
+        b'"exposed":"-1"',
+    ],
+)
+def test_invalid_training_data_alone_are_left_out(invalid):
+    text = (
+        b'{"n":7,"task":1,"trace_id":"t","node_id":"n","settled_time_ms":9,"model":"m",'
+        b'"grades":{"a":2},"values":{"served":{"mrr":1.0}},%b}'
+    )
+    query = decode_settled(text % invalid, MEASURES, offset=3)
+    assert (query.place, query.grades) == ((9, "t", "n"), {"a": 2.0})
+    without_learning = WatchedReader({"mrr": "mrr"})(text % invalid, 3)
+    assert query == without_learning._replace(invalid_training_data=True)
+    assert not decode_settled(text % b'"sources":{}', MEASURES).invalid_training_data
+    with pytest.raises(SettledUnreadable):
+        decode_settled(text.replace(b'"task":1', b'"task":-1') % invalid, MEASURES)

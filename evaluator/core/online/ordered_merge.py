@@ -21,7 +21,8 @@ class SettledQuery(NamedTuple):
 
     `units` are the values in units of 2^-40, by ranker and measure. Without features
     `feature_names` is None and `described`, if any, describes the candidates; without that there
-    are no candidates. `n_bytes` is the size of the record, `offset` its offset.
+    are no candidates. `n_bytes` is the size of the record, `offset` its offset. With
+    `invalid_training_data` the record has some, and they were left out.
     """
 
     task: int
@@ -45,6 +46,7 @@ class SettledQuery(NamedTuple):
     segments: Mapping[str, str] = MappingProxyType({})
     logged: LoggedQuery | None = None
     silent: bool = False
+    invalid_training_data: bool = False
 
     @property
     def served_units(self) -> Mapping[str, int]:

@@ -28,19 +28,21 @@ MOST_KINDS: Final = 16
 OTHER_KINDS: Final = "other"
 OVERFLOW: Final = "overflow"
 PROPENSITIES: Final = "propensities"
+INVALID: Final = "invalid"
+_NAMED: Final = (PROPENSITIES, OVERFLOW, INVALID)
 
 
 class UnusableExampleError(ValueError):
     """A query cannot be learned from; the message has the reason.
 
-    Queries of one *kind*, PROPENSITIES or a short hash of their features, are set apart; without a
-    kind learning ends at once.
+    Queries of one *kind*, PROPENSITIES, INVALID or a short hash of their features, are set apart;
+    without a kind learning ends at once.
     """
 
     def __init__(self, message: str, kind: object = None) -> None:
         super().__init__(message)
         whole = sha256(repr(kind).encode("utf-8", "surrogatepass")).hexdigest()
-        self.kind = PROPENSITIES if kind == PROPENSITIES else None if kind is None else whole[:16]
+        self.kind = kind if isinstance(kind, str) else None if kind is None else whole[:16]
 
 
 @dataclass(slots=True)
@@ -60,7 +62,7 @@ class Unusable:
         self.recent = self.recent << 1 | (kind is not None)
         self.n_noted += 1
         if kind is not None:
-            named = kind in (*self.counts, OVERFLOW, PROPENSITIES)
+            named = kind in (*self.counts, *_NAMED)
             name = kind if named or len(self.counts) < MOST_KINDS else OTHER_KINDS
             self.counts[name] = self.counts.get(name, 0) + 1
 
@@ -81,8 +83,8 @@ class Unusable:
         return (self.recent & ((1 << MOST_RECENT) - 1)).bit_count() / MOST_RECENT
 
     def by_reason(self) -> dict[str, int]:
-        """The numbers of queries with other features, with propensities, and that overflowed."""
-        named = {name: self.counts.get(name, 0) for name in (PROPENSITIES, OVERFLOW)}
+        """The numbers of queries with other features, and of each of _NAMED."""
+        named = {name: self.counts.get(name, 0) for name in _NAMED}
         return {"features": sum(self.counts.values()) - sum(named.values()), **named}
 
     def would_be_most(self) -> bool:
@@ -101,7 +103,7 @@ class Unusable:
         found = cls(int(recent, 16), dict(counts))
         if found.state()[0] != recent or found.recent >> MOST_RECENT:
             raise ValueError("not the last queries that could not be learned from")
-        if len(counts) > MOST_KINDS + 3:
+        if len(counts) > MOST_KINDS + 1 + len(_NAMED):
             raise ValueError(f"{len(counts)} kinds of unusable queries")
         return found
 
@@ -132,8 +134,14 @@ def example_of(
     divided by propensities. Features are transformed.
 
     Raises:
-        UnusableExampleError: if the query has other features, or propensities without `sum`.
+        UnusableExampleError: if the query has other features, invalid training data, or
+            propensities without `sum`.
     """
+    if query.invalid_training_data:
+        raise UnusableExampleError(
+            f"the training data of {query.trace_id}, {query.node_id} in `settled` are invalid",
+            INVALID,
+        )
     if query.feature_names is None:
         return no_example(len(feature_names))
     if query.feature_names != feature_names:
@@ -220,7 +228,7 @@ class Training:
         again with their features instead: the first query alone has decided on the others.
         """
         example = no_example(len(self.feature_names))
-        if query.feature_names:
+        if query.feature_names or query.invalid_training_data:
             kind = None
             try:
                 require_propensities(query, rules)

@@ -1,6 +1,7 @@
 """Decoding of records of `settled`: settled queries and watermark records."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -79,6 +80,9 @@ class _Record(_Query):
 _read: Final[Reader[_Record]] = Reader(
     _Record, SettledUnreadable, _CANNOT, max_bytes=MAX_SETTLED_BYTES
 )
+_read_query: Final[Reader[_Query]] = Reader(
+    _Query, SettledUnreadable, _CANNOT, max_bytes=MAX_SETTLED_BYTES
+)
 _read_place: Final[Reader[_Place]] = Reader(
     _Place, SettledUnreadable, _CANNOT, max_bytes=MAX_SETTLED_BYTES
 )
@@ -98,8 +102,11 @@ def place_of(value: bytes) -> tuple[int, str, str] | None:
 def decode_settled(
     value: bytes, measures: MeasureSet, *, offset: int = -1
 ) -> SettledQuery | tuple[int, WatermarkRecord]:
-    """A settled query, or a watermark record with its task. Raises SettledUnreadable."""
-    record = _read(value)
+    """A settled query, or a watermark record with its task. Raises SettledUnreadable.
+
+    Invalid training data alone are left out, so a query counts alike with and without learning.
+    """
+    record = _decoded(value)
     canonical = measures.canonical
     names = {name: canonical[column] for name, column in measures.columns.items()}
     units = {
@@ -113,8 +120,18 @@ def decode_settled(
     query = _query(record, units, len(value), offset)
     if not isinstance(query, SettledQuery):
         return query
-    with refused_as(SettledUnreadable, _CANNOT):
-        return _with_training_data(query, record)
+    if isinstance(record, _Record):
+        with suppress(SettledUnreadable), refused_as(SettledUnreadable, _CANNOT):
+            return _with_training_data(query, record)
+    return query._replace(invalid_training_data=True)
+
+
+def _decoded(value: bytes) -> _Query:
+    """The record; without its training data if these are invalid. Raises SettledUnreadable."""
+    try:
+        return _read(value)
+    except SettledUnreadable:
+        return _read_query(value)
 
 
 class WatchedReader:
