@@ -10,6 +10,7 @@ from evaluator.comparison.drawings import Curve, curves, interval_bar, scatter
 from evaluator.comparison.formats import MAX_QUERY_LETTERS, utc_text
 from evaluator.comparison.paired import Interval, Paired
 from evaluator.comparison.report import Change, Comparison, Report, verdict_of
+from evaluator.exposition.colours import colours
 from evaluator.tables import printable
 from evaluator.version import __version__
 
@@ -35,7 +36,7 @@ def as_html(reports: Sequence[Report], names: Sequence[str]) -> str:
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>Ranking quality: {_text(titles[0])}</title>"
-        f"<style>{_STYLE.read_text('utf-8')}</style></head><body>{body}</body></html>\n"
+        f"<style>{colours()}{_STYLE.read_text('utf-8')}</style></head><body>{body}</body></html>\n"
     )
 
 

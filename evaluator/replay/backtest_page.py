@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
+from evaluator.exposition.colours import colours
 from evaluator.replay.backtest import DROPS, BacktestResult, Delays, GridRow, Track
 
 _DIGITS: Final = 5
@@ -33,7 +34,7 @@ def page_of(
     }
     text = msgspec.json.encode(data).decode().replace("<", "\\u003c")
     page = files("evaluator.replay").joinpath("backtest.html").read_text("utf-8")
-    return page.replace('"DATA"', text)
+    return page.replace("COLOURS", colours()).replace('"DATA"', text)
 
 
 def _series(track: Track) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from evaluator.adapters import http
 from evaluator.adapters.http import HttpServer
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.types.records import SERVED
+from evaluator.exposition.colours import colours
 from evaluator.exposition.snapshot import Exemplar, Snapshot
 from tests.adapters.synthetic import (
     HOSTILE,
@@ -548,24 +549,32 @@ def test_text_stands_out_as_accessibility_level_aa_asks(subtests):
             ("quiet", "sunk"),
         ]:
             with subtests.test(theme=theme, ink=ink, ground=ground):
-                found = re.findall(
-                    r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\)", page_file("page.css")
-                )
-                colours = {name: luminance((light, dark)[theme]) for name, light, dark in found}
-                low, high = sorted((colours[ink], colours[ground]))
+                found = re.findall(r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\)", colours())
+                tones = {name: luminance((light, dark)[theme]) for name, light, dark in found}
+                low, high = sorted((tones[ink], tones[ground]))
                 assert (high + 0.05) / (low + 0.05) >= 4.5
 
 
 def test_lines_stand_out_from_their_surface(subtests):
-    found = re.findall(r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\)", page_file("page.css"))
+    found = re.findall(r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\)", colours())
     lines = [name for name, *_ in found if name.startswith("line-")]
     assert len(lines) == 6
     for theme in [0, 1]:
-        colours = {name: luminance((light, dark)[theme]) for name, light, dark in found}
+        tones = {name: luminance((light, dark)[theme]) for name, light, dark in found}
         for name in lines:
             with subtests.test(theme=theme, name=name):
-                low, high = sorted((colours[name], colours["surface"]))
+                low, high = sorted((tones[name], tones["surface"]))
                 assert (high + 0.05) / (low + 0.05) >= 3
+
+
+def test_colours_of_all_pages_are_declared_once() -> None:
+    package = resources.files("evaluator")
+    for page in ("adapters/page/page.css", "comparison/report.css", "replay/backtest.html"):
+        text = package.joinpath(page).read_text("utf-8")
+        assert not re.search(r"(?<!&)#[0-9a-fA-F]{3,8}\b|\brgba?\(", text)
+        assert set(re.findall(r"var\(--([\w-]+)\)", text)) <= {
+            *re.findall(r"--([\w-]+):", colours() + text)
+        }
 
 
 def test_the_page_never_writes_markup() -> None:

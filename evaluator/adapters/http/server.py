@@ -27,6 +27,7 @@ from evaluator.adapters.http.connections import (
 from evaluator.adapters.http.history import HOURS_POINTS, History, Series
 from evaluator.adapters.http.problems import Recent, problems_of
 from evaluator.core.online.events import LeaderView
+from evaluator.exposition.colours import colours
 from evaluator.exposition.snapshot import Resources, Snapshot
 from evaluator.wire.weights.checksum import checksum_in
 
@@ -319,6 +320,8 @@ def _static(name: str, content_type: str) -> Handler:
         text = resources.files("evaluator.adapters").joinpath("page", name).read_text("utf-8")
     except FileNotFoundError:
         text = ""  # built without the chart library: the page has no charts, and names the reason
+    if name == "page.css":
+        text = colours() + text
 
     async def serve(_request: web.Request) -> web.Response:
         return web.Response(text=text, content_type=content_type, charset="utf-8")
