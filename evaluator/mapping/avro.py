@@ -6,13 +6,15 @@ decodes them by recursion in C. Times, dates and UUIDs stay the numbers and text
 written as; decimals are exact.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from io import BytesIO
 from typing import Any, Final
 
 import msgspec
 
+from evaluator.mapping.fitting import Type, misfit
 from evaluator.mapping.log_mapping import LogMapping
+from evaluator.mapping.paths import Step
 from evaluator.mapping.schemas import Answer, SchemaUnusable
 from evaluator.wire.messages.strict import Malformed
 from evaluator.wire.reading import MAX_NESTING, too_deep
@@ -64,6 +66,41 @@ def schema_of(answer: Answer) -> tuple[Any, dict[str, Any]]:
         raise SchemaUnusable("is no schema of Avro") from error
     _Bounds(names).require(parsed)
     return parsed, names
+
+
+def unfit(answer: Answer, mapping: LogMapping) -> str | None:
+    """The first member that no record of a schema can give. Raises SchemaUnusable."""
+    schema, names = schema_of(answer)
+    return misfit(mapping, lambda steps: _types_at(schema, names, tuple(steps)))
+
+
+def _types_at(schema: Any, names: Mapping[str, Any], steps: tuple[Step, ...]) -> set[Type]:
+    """The types of what a path can find but null."""
+    if isinstance(schema, list):
+        return set().union(*(_types_at(each, names, steps) for each in schema))
+    kind = schema["type"] if isinstance(schema, dict) else schema
+    if isinstance(kind, dict | list):
+        return _types_at(kind, names, steps)
+    if kind in names:
+        return _types_at(names[kind], names, steps)
+    if isinstance(schema, dict) and kind in {"array", "map"}:
+        inner = schema["items" if kind == "array" else "values"]
+        if steps:
+            is_inside = isinstance(steps[0], int) == (kind == "array")
+            return _types_at(inner, names, steps[1:]) if is_inside else set()
+        return (
+            {(each, True) for each, _ in _types_at(inner, names, ())}
+            if kind == "array"
+            else {(kind, False)}
+        )
+    if steps and isinstance(schema, dict) and kind == "record":
+        below = (each["type"] for each in schema["fields"] if each["name"] == steps[0])
+        return set().union(*(_types_at(each, names, steps[1:]) for each in below))
+    if steps or kind == "null":
+        return set()
+    if isinstance(schema, dict):
+        kind = schema.get("logicalType") or (schema["name"] if kind == "record" else kind)
+    return {(kind, False)}
 
 
 def _cleaned(schema: Any) -> Any:

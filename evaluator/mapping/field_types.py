@@ -6,7 +6,8 @@ from typing import Any, Final
 from google.protobuf import wrappers_pb2
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 
-from evaluator.mapping.kinds import BOOLEAN, INTEGER, NUMBER, TEXT, TIME
+from evaluator.mapping.fitting import refusal
+from evaluator.mapping.kinds import TIME
 from evaluator.mapping.log_mapping import LogMapping, Member
 from evaluator.mapping.paths import Path, Step, written
 from evaluator.mapping.schemas import SchemaUnusable
@@ -14,18 +15,6 @@ from evaluator.mapping.schemas import SchemaUnusable
 Messages = Mapping[str, tuple[Any, Any]]
 """The messages of a schema by name, each with its file."""
 
-_FLOATS: Final = frozenset({"float", "double"})
-_INTEGERS: Final = frozenset(
-    f"{form}{bits}" for form in ("int", "uint", "sint", "fixed", "sfixed") for bits in (32, 64)
-)
-_TAKES: Final = {
-    TEXT: _INTEGERS | {"string", "enum"},
-    NUMBER: _INTEGERS | _FLOATS,
-    INTEGER: _INTEGERS,
-    BOOLEAN: {"bool"},
-    TIME: _INTEGERS | _FLOATS | {"string"},
-}
-_IN_TABLES: Final = _INTEGERS | {"string", "enum", "bool"}
 TIMESTAMP: Final = ".google.protobuf.Timestamp"
 WRAPPERS: Final = {
     f".google.protobuf.{name}" for name in wrappers_pb2.DESCRIPTOR.message_types_by_name
@@ -91,22 +80,18 @@ class _Fields:
     ) -> None:
         """Refuses a path of a member. Raises SchemaUnusable."""
         kind, found_array = self.found((*before, *path.steps))
-        takes, needed = _TAKES[member.kind], member.kind
-        if member.kind == TIME and member.unit == "iso":
-            takes, needed = {"string"}, "a text in ISO 8601, or another unit"
-        if member.table is not None:
-            takes, needed = _IN_TABLES, "a text, an integer, an enum or a boolean for its table"
         plain = kind
         if kind in WRAPPERS:
             plain = _name(self._messages[kind][0].field[0])
-        if kind == TIMESTAMP and member.kind == TIME:
-            plain, needed = "int64", 'unit = "ns", which is its form here'
-            takes = takes if member.unit == "ns" else frozenset()
-        if found_array == is_array and plain in takes:
-            return
-        shown = f"{'repeated ' if found_array else ''}{kind.removeprefix('.')}"
-        needed = f"{needed}, repeated" if is_array else needed
-        raise SchemaUnusable(f"{member.name}: {path.text} is {shown}; needed: {needed}")
+        if kind == TIMESTAMP and member.kind == TIME and member.table is None:
+            if member.unit == "ns":
+                plain = "int64"
+            else:
+                shown = f"{member.name}: {path.text} is {kind.removeprefix('.')}"
+                raise SchemaUnusable(f'{shown}; needed: unit = "ns", which is its form here')
+        why = refusal(member, path, (plain, found_array), is_array=is_array, named=kind)
+        if why is not None:
+            raise SchemaUnusable(why)
 
 
 def _name(field: Any) -> str:

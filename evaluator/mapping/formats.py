@@ -1,6 +1,7 @@
 """The formats of records that have a schema, and the packages that decode them."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final
@@ -29,10 +30,10 @@ def reader_of(mapping: LogMapping, answers: Mapping[str, Answer]) -> Callable[[R
         )
     module = import_module(f"evaluator.mapping.{form}")
     if mapping.descriptors is None:
-        is_protobuf = form == "protobuf"
-        return FramedDecoder(
-            answers, lambda answer: module.compiled(answer, mapping), has_indexes=is_protobuf
-        )
+        compiled = partial(module.compiled, mapping=mapping)
+        if form == "protobuf":
+            return FramedDecoder(answers, compiled, has_indexes=True)
+        return FramedDecoder(answers, compiled, unfit=partial(module.unfit, mapping=mapping))
     try:
         reader: Callable[[Record], Any] = module.reader(mapping)
     except SchemaUnusable as unusable:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
+import structlog
 
 from evaluator.mapping.framing import frame_of, ids_in
 from evaluator.mapping.record import Record
@@ -22,6 +23,9 @@ AT_ONCE: Final = 16
 """Ids that are asked for at the same time."""
 ASKING_SECONDS: Final = 20.0
 """Time of one attempt; what was answered by then is kept."""
+
+
+log = structlog.get_logger(__name__)
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -197,6 +201,7 @@ class FramedDecoder:
         answers: by id, of `Schemas`.
         compiled: the decoder that an answer describes: bytes to plain objects, or the reason of a
             dead letter. Raises SchemaUnusable.
+        unfit: why no record of a schema can give a message, if it is known; it is logged once.
         has_indexes: whether frames have those of a message, as of Protobuf.
     """
 
@@ -205,9 +210,11 @@ class FramedDecoder:
         answers: Mapping[str, Answer],
         compiled: Callable[[Answer], Callable[[bytes], Any]],
         *,
+        unfit: Callable[[Answer], str | None] = lambda _: None,
         has_indexes: bool = False,
     ) -> None:
         self._has_indexes = has_indexes
+        self._unfit = unfit
         self._verdicts = answers
         self._compiled = compiled
         self._decoders: dict[str, Callable[[bytes], Any]] = {}
@@ -231,6 +238,9 @@ class FramedDecoder:
             if answer.refused:
                 raise SchemaUnusable(answer.refused)
             decode = self._compiled(answer)
+            why = self._unfit(answer)
+            if why is not None:
+                log.error("schema_does_not_fit", schema_id=schema_id, error=why)
         except SchemaUnusable as unusable:
             decode = _refusing(str(unusable))
         self._decoders[schema_id] = decode

@@ -9,6 +9,7 @@ from decimal import Decimal
 
 import fastavro
 import pytest
+from structlog.testing import capture_logs
 
 from evaluator.mapping.document import MappingRefused, read_document
 from evaluator.mapping.framing import HEADER, Frame, frame_of, ids_in, payload_of_json
@@ -299,6 +300,44 @@ def damaged(rng, value):
             begin = rng.randrange(len(value) + 1)
             value[at:at] = value[begin : begin + 40]
     return bytes(value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "text"),
+    [
+        ("", "", None),
+        ('"session.id"', '"session"', "rankings.trace_id: session is shop.Session; needed: text"),
+        ('"session.id"', '"session.no"', "trace_id: session.no is not in the schema; needed: text"),
+        ('"session.id"', '["session.no", "key:"]', None),  # the key may be there
+        ('"session.id"', '["session.no", "query"]', None),
+        ('"session.id"', '"session.raw"', "trace_id: session.raw is fixed; needed: text"),
+        ('unit = "us"', 'unit = "iso"', "at is long; needed: a text in ISO 8601"),
+        ('= "text"', '= "hits"', "rankings.query: hits is repeated shop.Hit; needed: text"),
+        ('= "text"', '= "no"', None),  # optional, perhaps of a later schema
+        ('each = "hits"', 'each = "labels"', "rows.each: labels is map; needed: an array"),
+        ('each = "hits"', 'each = "no"', "rows.each: no is missing; needed: an array"),
+        ('each = "hits"', 'each = "text"', None),  # a text of JSON
+        ('"labels.locale"', '"labels"', "segments.locale: labels is map; needed: text"),
+        ('score = "score"', 'score = "seen"', "rows.score: seen is boolean; needed: a number"),
+        ('score = "score"', 'score = "sku"', None),  # a number or a text
+        ('"price" }', '"session" }', None),
+        ('exposed = "seen"', 'exposed = "position"', "exposed: position is int; needed: a boolean"),
+        ('path = "position"', 'path = "price"', "rank: price is decimal; needed: an integer"),
+    ],
+)
+def test_a_schema_that_does_not_fit_is_one_error_in_the_log(old, new, text):
+    assert old in RANKINGS
+    with capture_logs() as logs:
+        found = mapper(RANKINGS.replace(old, new), {"7": Answer("AVRO", SERP)})
+        for _ in range(3):
+            found(Record(avro(7, SERP, serp())))
+    events = [each for each in logs if each["event"] == "schema_does_not_fit"]
+    if text is None:
+        assert not events
+        return
+    (event,) = events
+    assert (event["log_level"], event["schema_id"]) == ("error", "7")
+    assert text in event["error"]
 
 
 def test_random_schemas_are_used_or_refused():
