@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, Protocol
 
 from evaluator.core.types.records import LOGS, Log
-from evaluator.wire.records import LeaderOutput, Output, OutputRecord, Records
+from evaluator.wire.records import LeaderOutput, Output, OutputRecord, Records, SettledRecords
 from evaluator.wire.state.task_rows import Row, Table
 
 Partition = tuple[Log, int]
@@ -237,24 +237,6 @@ class Sink(Protocol):
 
     async def stop(self) -> None:
         """Waits for emitted records (bounded by the adapter's own limit), then closes."""
-
-
-@dataclass(frozen=True, slots=True)
-class SettledRecords:
-    """Consecutive records of one partition of `settled`; lists are parallel.
-
-    Fingerprints and generations are those of the headers, b"" without. Offsets may have gaps.
-    """
-
-    task: int
-    offsets: list[int]
-    values: list[bytes]
-    fingerprints: list[bytes]
-    generations: list[bytes]
-    next_offset: int
-
-    def __len__(self) -> int:
-        return len(self.offsets)
 
 
 class Leadership(Protocol):

@@ -6,11 +6,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
+from itertools import islice, product
 from math import prod
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 from tqdm import tqdm
 
 from evaluator.adapters.files import NewFile, read_file, result_lines
@@ -25,11 +26,12 @@ from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.config.settings import SPECS
 from evaluator.core.alarms.ticks import TICK_MS, tick_end_of
+from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.measures import MeasureSet
-from evaluator.core.online.ordered_merge import SettledQuery
 from evaluator.core.online.watched import AlarmCommand, SeriesName, WatchRules
+from evaluator.core.online.watched_queries import TickSums, WatchedQueries
 from evaluator.ports import SourceUnusable
-from evaluator.replay.alarms import ALARM_COMMANDS, TickSums, sort_tick_rows
+from evaluator.replay.alarms import ALARM_COMMANDS, sort_ticks
 from evaluator.replay.backtest import (
     DROPS,
     Backtest,
@@ -45,7 +47,7 @@ from evaluator.replay.run import replay as run_replay
 from evaluator.replay.writing import SETTLED
 from evaluator.tables import format_table, printable, utc_time
 from evaluator.wire.alarms.records import AlarmRefused, read_commands
-from evaluator.wire.outputs.settled import SettledUnreadable, decode_settled
+from evaluator.wire.outputs.settled import WatchedReader
 
 GRID: Final[Mapping[str, Sequence[str]]] = {
     "alarm_tolerance": ("0.005", "0.01", "0.02"),
@@ -57,6 +59,7 @@ GRID_SECONDS: Final = 900
 """After this time no further settings of a grid are tried."""
 
 _DAY_MS: Final = 86_400_000
+_LINES: Final = 2_000
 _SERIES: Final = ("series", "queries", "days watched", "alarms", "in 30 days")
 _ALARMS: Final = (
     *("series", "from (UTC)", "to (UTC)", "onset (UTC)", "observed", "expected", "se"),
@@ -174,15 +177,13 @@ def _run(
     ticks: dict[int, TickSums] = {}
     times_ms: list[int] = []
     with ResultDirectory(place, force=False) as results:
-        for query in _settled_queries(path, measures):
-            times_ms = [
-                min([query.event_time_ms, *times_ms]),
-                max([query.event_time_ms, *times_ms]),
-            ]
-            of_task = ticks.setdefault(query.task, TickSums(rules))
-            sort_tick_rows(results, of_task.add(query))
+        for task, queries in _watched_queries(path, rules, measures):
+            of_task = ticks.setdefault(task, TickSums(rules))
+            sort_ticks(results, of_task, queries)
+            found = [int(of(queries.event_times_ms)) for of in (np.min, np.max)]
+            times_ms = [min(found + times_ms), max(found + times_ms)]
         for of_task in ticks.values():
-            sort_tick_rows(results, of_task.end())
+            sort_ticks(results, of_task)
         if not times_ms:
             raise SourceUnusable(f"{path} has no settled query: there is nothing to watch.")
         begin_ms = times_ms[0] - times_ms[0] % TICK_MS
@@ -196,8 +197,11 @@ def _run(
             return test.run(results, on_progress)
 
 
-def _settled_queries(path: Path, measures: MeasureSet) -> Iterator[SettledQuery]:
-    """The settled queries in a file of `replay`; those of each task in their order."""
+def _watched_queries(
+    path: Path, rules: WatchRules, measures: MeasureSet
+) -> Iterator[tuple[int, WatchedQueries]]:
+    """Task and settled queries in a file of `replay`; those of each task in their order."""
+    read = WatchedReader(rules.watched(measures), rules.columns())
     newest_ms: dict[int, int] = {}
     with tqdm(unit="B", unit_scale=True, desc="settled", disable=not sys.stderr.isatty()) as bar:
 
@@ -205,20 +209,32 @@ def _settled_queries(path: Path, measures: MeasureSet) -> Iterator[SettledQuery]
             bar.total = of
             bar.update(n_bytes - bar.n)
 
-        for number, line in enumerate(result_lines(path, on_read), 1):
-            try:
-                query = decode_settled(line, measures)
-            except SettledUnreadable as error:
-                raise SourceUnusable(f"line {number} of {path}: {error}") from None
-            if not isinstance(query, SettledQuery):
-                continue
-            if query.settled_time_ms < newest_ms.get(query.task, 0):
-                raise SourceUnusable(
-                    f"line {number} of {path} settled before the line above it of task "
-                    f"{query.task}: give the file as `evaluator replay` writes it."
-                )
-            newest_ms[query.task] = query.settled_time_ms
-            yield query
+        lines = enumerate(result_lines(path, on_read), 1)
+        while some := list(islice(lines, _LINES)):
+            numbers, values = zip(*some, strict=True)
+            found, refused = read(ByteStrings.of(values), np.array(numbers))
+            for number, error in refused:
+                raise SourceUnusable(f"line {number} of {path}: {error}")
+            for queries in found:
+                if isinstance(queries, WatchedQueries):
+                    yield from _by_task(queries, path, newest_ms)
+
+
+def _by_task(
+    queries: WatchedQueries, path: Path, newest_ms: dict[int, int]
+) -> Iterator[tuple[int, WatchedQueries]]:
+    """The queries of each task that follow each other; their offsets are numbers of lines."""
+    first = 0
+    for end in [*(np.flatnonzero(np.diff(queries.tasks)) + 1).tolist(), len(queries.tasks)]:
+        of_task, task = queries.rows(slice(first, end)), int(queries.tasks[first])
+        times_ms = np.append(newest_ms.get(task, 0), of_task.settled_times_ms)
+        for place in np.flatnonzero(np.diff(times_ms) < 0).tolist():
+            raise SourceUnusable(
+                f"line {of_task.offsets[place]} of {path} settled before the line above it of task "
+                f"{task}: give the file as `evaluator replay` writes it."
+            )
+        newest_ms[task], first = int(times_ms[-1]), end
+        yield task, of_task
 
 
 # The tables

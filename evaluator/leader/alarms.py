@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import numpy as np
 import structlog
 
 from evaluator.core.online.alarm_watch import AlarmsView, AlarmWatch, WatchResult
-from evaluator.core.online.ordered_merge import SettledQuery
 from evaluator.core.online.watched import WatchRules
+from evaluator.core.online.watched_queries import WatchedQueries
 from evaluator.core.types.records import WatermarkRecord
 from evaluator.wire.alarms.records import AlarmRefused, command_record, event_record, read_command
 from evaluator.wire.alarms.state import (
@@ -17,13 +18,10 @@ from evaluator.wire.alarms.state import (
     is_request,
     request_key,
 )
+from evaluator.wire.outputs.settled import Watched
 from evaluator.wire.records import LeaderOutput, OutputRecord
 
 MAX_GENERATIONS: Final = 16
-
-Record = SettledQuery | tuple[int, WatermarkRecord]
-Read = tuple[int, str, Record]
-"""Offset and generation of a record of `settled`, and the record."""
 
 log = structlog.get_logger(__name__)
 
@@ -80,7 +78,7 @@ class LeaderAlarms:
         self.watch = None
 
     def receive(
-        self, task: int, records: Sequence[Read]
+        self, task: int, generation: str, records: Sequence[Watched]
     ) -> list[tuple[LeaderOutput, OutputRecord]]:
         """Adds records of a task; returns the records to publish, if ticks were closed.
 
@@ -91,21 +89,17 @@ class LeaderAlarms:
             return []
         for key in list(self._requests):
             self._request(key, watch)
-        result, batch = WatchResult(), list[Record]()
         begin = self._state.positions.get(task, 0)
-        for offset, generation, record in records:
-            if offset < begin:
-                continue
-            known = self._state.generations.setdefault(task, [generation])
-            if generation not in known:
-                log.warning("alarms_generation_begins", task=task, generation=generation)
-                watch.receive(batch, result)
-                batch = []
-                watch.begin_again(task)
-                self._state.generations[task] = [*known, generation][-MAX_GENERATIONS:]
-            elif generation == known[-1]:
-                batch.append(record)
-        watch.receive(batch, result)
+        batch = [record for each in records for record in _from(each, begin)]
+        if not batch:
+            return []
+        result, known = WatchResult(), self._state.generations.setdefault(task, [generation])
+        if generation not in known:
+            log.warning("alarms_generation_begins", task=task, generation=generation)
+            watch.begin_again(task)
+            known = self._state.generations[task] = [*known, generation][-MAX_GENERATIONS:]
+        if generation == known[-1]:
+            watch.receive(task, batch, result)
         if not result.n_ticks:
             return []
         for event in result.events:
@@ -131,3 +125,11 @@ class LeaderAlarms:
     def view(self) -> AlarmsView:
         """All series, while this process leads."""
         return AlarmsView() if self.watch is None else self.watch.view()
+
+
+def _from(record: Watched, offset: int) -> list[WatchedQueries | WatermarkRecord]:
+    """What is at an offset or after it."""
+    if isinstance(record, WatchedQueries):
+        left = record.rows(slice(int(np.searchsorted(record.offsets, offset)), None))
+        return [left] if len(left.ns) else []
+    return [record[1]] if record[0] >= offset else []

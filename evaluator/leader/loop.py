@@ -19,12 +19,21 @@ from evaluator.core.online.events import Command, LeaderView
 from evaluator.core.online.online_learner import IntervalResult, OnlineLearner
 from evaluator.core.online.ordered_merge import OrderedMerge, SettledGap, SettledQuery
 from evaluator.core.online.rules import Rules
+from evaluator.core.online.tick_merge import TickMerge
+from evaluator.core.online.watched_queries import WatchedQueries
 from evaluator.core.types.records import WatermarkRecord
 from evaluator.leader.alarms import LeaderAlarms
-from evaluator.ports import Fenced, Leadership, SettledRecords, SourceUnavailable, SourceUnusable
-from evaluator.wire.outputs.settled import SettledUnreadable, WatchedReader, decode_settled
+from evaluator.ports import Fenced, Leadership, SourceUnavailable, SourceUnusable
+from evaluator.wire.outputs.settled import (
+    Refused,
+    SettledUnreadable,
+    Watched,
+    WatchedReader,
+    decode_settled,
+    watched_of,
+)
 from evaluator.wire.reading import refused_as
-from evaluator.wire.records import OutputRecord
+from evaluator.wire.records import OutputRecord, SettledRecords
 from evaluator.wire.weights.checksum import WeightsRefused
 from evaluator.wire.weights.leader_state import (
     STATE_KEY,
@@ -55,6 +64,8 @@ _STATE_UNUSABLE: Final = (
     "live weights remain live."
 )
 
+Record = SettledQuery | tuple[int, WatermarkRecord]
+
 log = structlog.get_logger(__name__)
 
 
@@ -80,9 +91,9 @@ class Leader:
     ) -> None:
         self._leadership = leadership
         self._measures = measures
-        self._reader: WatchedReader | None = None  # while training data is not needed
-        if alarms is not None and rules is None:
-            self._reader = WatchedReader(alarms.rules.watched(measures))
+        self._reader: WatchedReader | None = None
+        if alarms is not None:
+            self._reader = WatchedReader(alarms.rules.watched(measures), alarms.rules.columns())
         self._rules = rules
         self._alarms = alarms
         self._leads = False
@@ -148,7 +159,8 @@ class Leader:
         for records in await self._leadership.read(
             self._tasks_to_read(), max_records=MAX_READ_RECORDS, timeout_ms=IDLE_MS
         ):
-            await self._receive(records)
+            if not await self._receive(records):
+                break
         self._update_view()
 
     # The topic `weights`
@@ -243,50 +255,44 @@ class Leader:
                 return merge.awaited
         return range(self._n_tasks)
 
-    def _merges(self) -> list[OrderedMerge]:
+    def _merges(self) -> list[OrderedMerge | TickMerge]:
         """The order of learning, and that of alarms."""
-        found = [] if self._learner is None else [self._learner.merge]
+        found: list[OrderedMerge | TickMerge] = []
+        found += [] if self._learner is None else [self._learner.merge]
         watch = None if self._alarms is None else self._alarms.watch
         return found if watch is None else [*found, watch.merge]
 
-    async def _receive(self, records: SettledRecords) -> None:
+    async def _receive(self, records: SettledRecords) -> bool:
+        """Takes records; returns whether reading continues after them."""
         learner, writer, task = self._learner, self._record_writer, records.task
         if not self._leads:
-            return
-        own_fingerprint = writer.input_fingerprint.encode()
-        own: list[tuple[int, str, bytes]] = []
-        next_generation: tuple[str, int] | None = None  # and its first offset
-        names = {of: of.decode(errors="replace") for of in set(records.generations)}
-        columns = records.offsets, records.values, records.fingerprints, records.generations
-        for offset, value, fingerprint, generation in zip(*columns, strict=True):
-            name = names[generation]
-            is_own = fingerprint == own_fingerprint
-            known = [name]
-            if is_own and learner is not None:
-                known = writer.generations.setdefault(task, [name])
-            if is_own and name not in known:
-                next_generation = name, offset
-                break
-            if not is_own or name != known[-1]:
-                self._counts["records", "foreign"] += 1
-            else:
-                own.append((offset, name, value))
-        found_of = zip(own, self._decode_all(own, task), strict=True)
-        watched = [(at, name, record) for (at, name, _), record in found_of if record is not None]
-        if self._alarms is not None and (found := self._alarms.receive(task, watched)):
+            return False
+        name = records.generation.decode(errors="replace")
+        is_own = records.fingerprint == writer.input_fingerprint.encode()
+        known = [name]
+        if is_own and learner is not None:
+            known = writer.generations.setdefault(task, [name])
+        if is_own and name not in known and learner is not None:
+            return await self._learn(learner, task, [], (name, int(records.offsets[0])))
+        if not is_own or name != known[-1]:
+            self._counts["records", "foreign"] += len(records)
+            return True
+        read, watched = self._decode(records, learns=learner is not None)
+        if self._alarms is not None and (found := self._alarms.receive(task, name, watched)):
             await self._leadership.publish(found)
-        if learner is not None:
-            read = [record for _, _, record in watched]
-            await self._learn(learner, task, read, next_generation)
+        return learner is None or await self._learn(learner, task, read, None)
 
     async def _learn(
         self,
         learner: OnlineLearner,
         task: int,
-        read: Sequence[SettledQuery | tuple[int, WatermarkRecord]],
+        read: Sequence[Record],
         next_generation: tuple[str, int] | None,
-    ) -> None:
-        """Gives the records of a task to the learner; a new generation begins after them."""
+    ) -> bool:
+        """Gives records of a task to the learner, or a new generation begins.
+
+        Returns whether reading continues after them.
+        """
         writer = self._record_writer
         for model, command in self._commands.items():  # also of a model that was not known yet
             learner.accept_command(model, command)
@@ -298,45 +304,44 @@ class Leader:
             log.warning("settled_gap", task=task, offset=offset, error=str(gap))
             last = replace(self._last_state, generations=writer.generations)
             await self._begin(last.without(task, offset), new_epoch=True)
-            return
+            return False
         await self._publish(results)
-        if next_generation is not None:
-            name, offset = next_generation
-            log.warning("settled_generation_begins", task=task, offset=offset, generation=name)
-            last = replace(self._last_state, generations=writer.generations)
-            await self._begin(last.in_generation(task, name, offset), new_epoch=True)
-
-    def _decode_all(
-        self, own: Sequence[tuple[int, str, bytes]], task: int
-    ) -> Sequence[SettledQuery | tuple[int, WatermarkRecord] | None]:
-        if self._reader is not None and own:
-            offsets, _, values = zip(*own, strict=True)
-            found = self._reader.many(values, offsets)
-            if found is not None and _task_of(found[0]) == task:
-                n = sum(isinstance(record, SettledQuery) for record in found)
-                self._counts["records", "query"] += n
-                self._counts["records", "watermark"] += len(found) - n
-                return found
-        return [self._decode(value, task, offset) for offset, _, value in own]
+        if next_generation is None:
+            return True
+        name, offset = next_generation
+        log.warning("settled_generation_begins", task=task, offset=offset, generation=name)
+        last = replace(self._last_state, generations=writer.generations)
+        await self._begin(last.in_generation(task, name, offset), new_epoch=True)
+        return False
 
     def _decode(
-        self, value: bytes, task: int, offset: int
-    ) -> SettledQuery | tuple[int, WatermarkRecord] | None:
-        try:
-            if self._reader is None:
-                record = decode_settled(value, self._measures, offset=offset)
-            else:
-                record = self._reader(value, offset)
-            if (of_task := _task_of(record)) != task:
-                raise SettledUnreadable(f"a record of task {of_task} in partition {task}")
-        except SettledUnreadable as error:
+        self, records: SettledRecords, *, learns: bool
+    ) -> tuple[list[Record], Sequence[Watched]]:
+        """The records for the learner, if it learns, and those that alarms watch."""
+        read, watched, refused = list[Record](), list[Watched](), list[Refused]()
+        task, offsets = records.task, list[int]()
+        if not learns and self._reader is not None:
+            watched, refused = self._reader(records.values, records.offsets, task)
+        for value, at in (
+            zip(records.values, records.offsets.tolist(), strict=True) if learns else ()
+        ):
+            try:
+                read.append(decode_settled(value or b"", self._measures, task=task, offset=at))
+                offsets.append(at)
+            except SettledUnreadable as unread:
+                refused.append((at, unread))
+        if learns and self._alarms is not None:
+            watched = watched_of(read, offsets, self._alarms.rules.columns())
+        queries = SettledQuery, WatchedQueries
+        n_watermarks = sum(not isinstance(each, queries) for each in read or watched)
+        self._counts["records", "watermark"] += n_watermarks
+        self._counts["records", "query"] += len(records) - len(refused) - n_watermarks
+        for offset, error in refused:
             self._counts["records", "unreadable"] += 1
             n = self._counts["records", "unreadable"]
             if n & (n - 1) == 0:  # only the 1st, 2nd, 4th, 8th ...: there may be many
                 log.warning("settled_unreadable", task=task, offset=offset, n=n, error=str(error))
-            return None
-        self._counts["records", "query" if isinstance(record, SettledQuery) else "watermark"] += 1
-        return record
+        return read, watched
 
     async def _publish(self, results: Sequence[IntervalResult]) -> None:
         records = [each for result in results for each in self._record_writer.records(result)]
@@ -381,10 +386,6 @@ class Leader:
                 self._with_unknown_transforms.add(model.model)
                 features = list(model.unknown_transforms)
                 log.warning("transforms_unknown", model=model.model, features=features)
-
-
-def _task_of(record: SettledQuery | tuple[int, WatermarkRecord]) -> int:
-    return record.task if isinstance(record, SettledQuery) else record[0]
 
 
 def _is_usable(model: str, value: bytes) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -105,6 +106,38 @@ class Records:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class SettledRecords:
+    """Consecutive records of one partition of `settled` with the same headers.
+
+    Offsets may have gaps. Fingerprint and generation are those of the headers, b"" without.
+    """
+
+    task: int
+    fingerprint: bytes
+    generation: bytes
+    offsets: IntArray
+    values: ByteStrings
+
+    @classmethod
+    def split(
+        cls, task: int, offsets: IntArray, values: ByteStrings, headers: Sequence[Headers]
+    ) -> list["SettledRecords"]:
+        """Consecutive records, by runs of equal headers."""
+        found, first = [], 0
+        for of, run in groupby(headers):
+            end, named = first + len(list(run)), dict(of)
+            fingerprint = named.get(FINGERPRINT_HEADER) or b""
+            generation = named.get(GENERATION_HEADER) or b""
+            rows = slice(first, end)
+            found.append(cls(task, fingerprint, generation, offsets[rows], values[rows]))
+            first = end
+        return found
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+
 def kept(value: bytes | None, max_bytes: int = MAX_MESSAGE_BYTES) -> bytes | None:
     """The part of a value or key that is kept in memory: truncated beyond *max_bytes*."""
     return value if value is None or len(value) <= max_bytes else value[:KEPT_BYTES]
@@ -113,6 +146,11 @@ def kept(value: bytes | None, max_bytes: int = MAX_MESSAGE_BYTES) -> bytes | Non
 def kept_to_map(value: bytes | None) -> bytes | None:
     """The part of a value that is kept to be mapped."""
     return kept(value, MAX_RECORD_BYTES)
+
+
+def kept_whole(value: bytes | None) -> bytes | None:
+    """A value of any size, of a topic that workers write."""
+    return value
 
 
 def packed_headers(headers: Headers) -> bytes:

@@ -14,7 +14,8 @@ from aiokafka.consumer.fetcher import PartitionRecords
 
 from evaluator.adapters.kafka import aiokafka_fetches as fetches
 from evaluator.adapters.kafka.errors import skip
-from evaluator.adapters.kafka.topic_reader import records_of
+from evaluator.adapters.kafka.leadership import settled_records
+from evaluator.adapters.kafka.topic_reader import Fetched, records_of
 from evaluator.ports import SourceUnusable
 from evaluator.wire.native import library, record_sets
 from evaluator.wire.records import (
@@ -24,6 +25,7 @@ from evaluator.wire.records import (
     MAX_RECORD_BYTES,
     kept,
     kept_to_map,
+    kept_whole,
     unpacked_headers,
 )
 from tests.repeats import sized
@@ -278,6 +280,35 @@ def test_headers_of_foreign_records_are_kept_up_to_a_limit(monkeypatch):
         found.append(tuple(kept_headers))
         assert by_reference(monkeypatch, data, is_mapped=True)[0][0][-1] == kept_headers
     assert found == [*headers[:3], headers[3][:1], headers[4]]
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_settled_queries_are_read_whole_with_the_fingerprint_in_their_headers(monkeypatch, codec):
+    large, headers = b"a" * (MAX_RECORD_BYTES + 1), (("fingerprint", b"f"), ("generation", b"g"))
+    rows = [Row(0, b"k", large, headers), Row(1, b"k", None, headers), Row(2, None, b"w", headers)]
+    data = batch(
+        0, [*rows, Row(3, b"k", b"x"), Row(4, b"k", b"y", (("fingerprint", None),))], codec=codec
+    )
+
+    def read_all():
+        columns = fetched(data, deserializer=kept_whole).getall()
+        return [
+            (each.fingerprint, each.generation, each.offsets.tolist(), list(each.values))
+            for each in settled_records(7, Fetched(columns, 5))
+            if each.task == 7
+        ]
+
+    expected = [
+        (b"f", b"g", [0, 2], [large, b"w"]),
+        (b"", b"", [3], [b"x"]),
+        (b"", b"", [4], [b"y"]),
+    ]
+    assert read_all() == expected
+    assert isinstance(fetched(data, deserializer=kept_whole).getall(), record_sets.RecordColumns)
+    monkeypatch.setattr(record_sets, "MAX_UNPACKED_BYTES", len(large) // 2)
+    assert read_all() == expected  # the batch is left to aiokafka
+    monkeypatch.setattr(library, "BUILT", None)
+    assert read_all() == expected
 
 
 @pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])

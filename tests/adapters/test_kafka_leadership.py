@@ -8,6 +8,8 @@ import pytest
 from evaluator.adapters.kafka.leadership import KafkaLeadership
 from evaluator.adapters.kafka.topic_reader import Fetched
 
+ROW = {"value": b"v", "headers": (), "timestamp": 0, "serialized_value_size": 1}
+
 
 class Reader:
     """Ten records of one partition, all with the first read."""
@@ -20,9 +22,7 @@ class Reader:
 
     async def more(self, partitions, **how):
         at, self.positions[0] = self.positions[0], 10
-        rows = [
-            SimpleNamespace(offset=n, key=b"k%d" % n, value=b"v", headers=()) for n in range(at, 10)
-        ]
+        rows = [SimpleNamespace(**ROW, offset=n, key=b"k%d" % n) for n in range(at, 10)]
         return {0: Fetched(rows, 10)} if rows else {}
 
     async def rest(self, partitions):

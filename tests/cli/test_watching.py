@@ -1,14 +1,14 @@
 """What alarms watch, from settings: each series once."""
 
-import json
-
 from evaluator.cli.watching import watch_rules_of
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
-from evaluator.core.alarms.sums import unit_of
+from evaluator.core.alarms.sums import HourlySums, Sums, units_of
 from evaluator.core.online.alarm_watch import AlarmWatch
 from evaluator.core.online.watched import SeriesName
-from evaluator.replay.alarms import TickSums
+from evaluator.core.online.watched_queries import TickSums, WatchedQueries
+from evaluator.replay.alarms import sort_ticks, tick_rows
+from evaluator.replay.results import ResultDirectory
 from tests.core.alarms.settled import settled_world
 from tests.core.alarms.worlds import FIRST, feed
 
@@ -53,16 +53,24 @@ def test_weighted_clicks_are_not_bounded():
         assert limits == [skewed] * 4
 
 
-def test_sums_of_weighted_clicks_may_exceed_64_bits():
+def test_sums_of_weighted_clicks_may_exceed_64_bits(tmp_path):
     made = Settings(
         measures=("ips_dcg@10",), alarm_measures=("ips_dcg@10",), implicit_sources=("click",)
     )
-    sums = TickSums(watch_rules_of(made, measure_set(made)))
+    rules = watch_rules_of(made, measure_set(made))
+    sums = TickSums(rules)
     heavy = {"served": {"ips_dcg@10": 1 << 60}}
     (query, *_) = settled_world(1, per_hour=1, hours=1)
-    for _ in range(20):
-        assert list(sums.add(query._replace(units=heavy))) == []
-    read = [json.loads(row) for _, row in sums.end()]
-    assert ["m", "", [[unit_of(query.trace_id), 20, 20 << 60]]] in [
-        [model, "", units] for model, _, units in read
-    ]
+    for n in (1, 19):
+        queries = [query._replace(units=heavy)] * n
+        sums.add(WatchedQueries.of_settled(queries, rules.columns()))
+    with ResultDirectory(tmp_path / "out", force=False) as results:
+        sort_ticks(results, sums)
+        found = {labels[-1]: units for _, labels, units in tick_rows(results)}
+    (unit,) = units_of([query.trace_id]).tolist()
+    assert [of.tolist() for of in found[0].total()] == [[unit], [20], [20 << 60]]
+    hourly = HourlySums()
+    hourly.open.add_all(found[0])
+    hourly.close(0)
+    v = 20 << 40
+    assert hourly.of(0) == Sums(20, 20 << 60, v * v, v * 20, 400)

@@ -14,6 +14,7 @@ from evaluator.leader import Leader, loop
 from evaluator.leader.alarms import MAX_GENERATIONS, LeaderAlarms
 from evaluator.wire.alarms.records import command_record
 from evaluator.wire.alarms.state import AlarmState, request_key
+from evaluator.wire.outputs.settled import watched_of
 from evaluator.wire.records import OutputRecord
 from evaluator.wire.weights.leader_state import RecordWriter
 from tests.core.alarms.settled import RULES, batches, settled_world
@@ -191,11 +192,10 @@ async def test_a_generation_of_settled_that_begins_counts_from_the_next_whole_ho
     assert events_in(desk) == events()  # nothing is counted twice
 
 
-def read_of(queries, generation, first=0):
-    return [
-        (first + at, generation, query._replace(offset=first + at))
-        for at, query in enumerate(queries)
-    ]
+def watched_from(queries, first=0):
+    numbered = [query._replace(offset=first + at) for at, query in enumerate(queries)]
+    offsets = [query.offset for query in numbered]
+    return watched_of(numbered, offsets, RULES.columns())
 
 
 def test_any_batches_of_records_have_the_same_state():
@@ -205,7 +205,7 @@ def test_any_batches_of_records_have_the_same_state():
         alarms = LeaderAlarms(RULES, AlarmState("watch", FINGERPRINT))
         alarms.begin(1)
         for first in range(0, len(mine), most):
-            alarms.receive(0, read_of(mine[first : first + most], "g", first))
+            alarms.receive(0, "g", watched_from(mine[first : first + most], first))
         states.append((alarms.watch.state(), alarms.view()))
     assert states[0] == states[1] == states[2]
 
@@ -218,18 +218,22 @@ def test_records_before_the_position_begin_no_generation():
     for number in range(n_generations):
         part = WORLD[number * per : (number + 1) * per]
         queries = [query._replace(task=0, n=n) for n, query in enumerate(part)]
-        reads += read_of(queries, f"g{number}", len(reads))
+        reads += [
+            (f"g{number}", watched_from([query], at))
+            for at, query in enumerate(queries, len(reads))
+        ]
     state = AlarmState("watch", FINGERPRINT)
     alarms = LeaderAlarms(RULES, state)
     alarms.begin(1)
-    for _, record in (each for read in reads for each in alarms.receive(0, [read])):
+    for _, record in (each for read in reads for each in alarms.receive(0, *read)):
         if record.key.startswith(b'["alarms"'):
             state.keep(record.key, record.value)
     again = LeaderAlarms(RULES, AlarmState("watch", FINGERPRINT, dict(state.records)))
     (position,) = again.begin(1).values()
     assert 0 < position < len(reads)
     with capture_logs() as logs:
-        again.receive(0, reads)
+        for read in reads:
+            again.receive(0, *read)
     begun = [line["generation"] for line in logs if line["event"] == "alarms_generation_begins"]
-    last = int(reads[position - 1][1].removeprefix("g"))
+    last = int(reads[position - 1][0].removeprefix("g"))
     assert begun == [f"g{number}" for number in range(last + 1, n_generations)]

@@ -15,11 +15,13 @@ from evaluator.core.alarms.rules import AlarmRules
 from evaluator.core.alarms.ticks import HOUR_MS, TICK_MS
 from evaluator.core.online.alarm_watch import AlarmWatch, WatchResult
 from evaluator.core.online.watched import AlarmCommand, WatchRules
-from evaluator.replay.alarms import TickSums, sort_tick_rows
+from evaluator.core.online.watched_queries import TickSums, WatchedQueries
+from evaluator.core.types.records import WatermarkRecord
+from evaluator.replay.alarms import sort_ticks
 from evaluator.replay.backtest import DROPS, Backtest, Delays, grid_row, in_grid, starts_of
 from evaluator.replay.backtest_page import page_of
 from evaluator.replay.results import ResultDirectory
-from tests.core.alarms.settled import DROP_HOUR, MATURITY_MS, START_MS, settled_world
+from tests.core.alarms.settled import DROP_HOUR, MATURITY_MS, START_MS, receive, settled_world
 from tests.core.alarms.worlds import ONE
 from tests.waiting import PATIENCE_SECONDS
 
@@ -39,18 +41,23 @@ DAY_MS = 24 * HOUR_MS
 def backtest(queries, directory, *, rules=RULES, commands=(), hours=HOURS):
     ticks = TickSums(rules)
     with ResultDirectory(directory, force=False) as results:
-        for query in sorted(queries, key=lambda query: query.event_time_ms):
-            sort_tick_rows(results, ticks.add(query))
-        sort_tick_rows(results, ticks.end())
+        in_order = sorted(queries, key=lambda query: query.event_time_ms)
+        for first in range(0, len(in_order), 500):
+            some = in_order[first : first + 500]
+            sort_ticks(results, ticks, WatchedQueries.of_settled(some, rules.columns()))
+        sort_ticks(results, ticks)
         return Backtest(rules, commands, START_MS, START_MS + hours * HOUR_MS).run(results)
 
 
 def watched(queries, rules=RULES):
     """The events of the live watch."""
     watch, result = AlarmWatch(rules, n_tasks=1), WatchResult()
-    for query in sorted(queries, key=lambda query: query.event_time_ms):
-        watch.take(query, result)
-    watch.end(result)
+    in_order = sorted(queries, key=lambda query: query.event_time_ms)
+    numbered = [query._replace(task=0, n=n) for n, query in enumerate(in_order)]
+    receive(watch, numbered, result, rules)
+    watch.receive(
+        0, [WatermarkRecord(numbered[-1].settled_time_ms + TICK_MS, len(numbered))], result
+    )
     return result.events
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.features import FEATURE_NAMES, History, Success
 from evaluator.core.measures import MeasureSet
 from evaluator.core.online.events import Command
@@ -16,7 +17,12 @@ from evaluator.core.online.online_learner import OnlineLearner
 from evaluator.core.types.records import WatermarkRecord
 from evaluator.wire.canonical import checksum_of
 from evaluator.wire.outputs.output_models import Settled
-from evaluator.wire.outputs.settled import SettledUnreadable, WatchedReader, decode_settled
+from evaluator.wire.outputs.settled import (
+    SettledUnreadable,
+    WatchedReader,
+    decode_settled,
+    watched_of,
+)
 from evaluator.wire.weights.leader_state import (
     STATE_KEY,
     RecordWriter,
@@ -221,8 +227,12 @@ def test_invalid_training_data_alone_are_left_out(invalid):
     )
     query = decode_settled(text % invalid, MEASURES, offset=3)
     assert (query.place, query.grades) == ((9, "t", "n"), {"a": 2.0})
-    without_learning = WatchedReader({"mrr": "mrr"})(text % invalid, 3)
-    assert query == without_learning._replace(invalid_training_data=True)
+    assert query.invalid_training_data
+    columns, offsets = [("served", "mrr")], np.array([3])
+    without_learning = WatchedReader({"mrr": "mrr"}, columns)(
+        ByteStrings.of([text % invalid]), offsets
+    )
+    assert repr(without_learning) == repr((watched_of([query], offsets.tolist(), columns), []))
     assert not decode_settled(text % b'"sources":{}', MEASURES).invalid_training_data
     with pytest.raises(SettledUnreadable):
         decode_settled(text.replace(b'"task":1', b'"task":-1') % invalid, MEASURES)

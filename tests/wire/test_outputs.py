@@ -11,10 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.columns.grades import GradeColumns
 from evaluator.core.columns.interning import DictionaryColumn, Values
 from evaluator.core.columns.texts import TextRows
 from evaluator.core.measures import MISSING, MeasureSet
+from evaluator.core.online.watched_queries import WatchedQueries
 from evaluator.core.types.candidates import Described, Graph
 from evaluator.core.types.records import (
     DeadLetter,
@@ -40,7 +42,11 @@ from evaluator.wire.outputs.encoding import (
     window_row,
 )
 from evaluator.wire.outputs.output_models import Settled
-from evaluator.wire.outputs.settled import SettledUnreadable, WatchedReader, decode_settled
+from evaluator.wire.outputs.settled import (
+    WatchedReader,
+    decode_settled,
+    watched_of,
+)
 from evaluator.wire.outputs.sizes import MAX_OFFERED_BYTES
 from evaluator.wire.records import OutputRecord
 from tests.repeats import examples
@@ -413,30 +419,80 @@ def test_what_a_ranking_states_follows_the_values_and_its_levels_the_variant():
     assert query.logged == LoggedQuery(0b101, {"a": (3, 0.5)})
     assert decode_settled(second.value[:-1] + b',"sources":{}}', DEFAULT).logged.exposed == 0
     assert decode_settled(third.value[:-1] + b',"sources":{}}', DEFAULT).logged is None
-    read = WatchedReader({"top1": "top1"})
-    for record in (first, second, third, silent):
-        whole = decode_settled(record.value[:-1] + b',"sources":{"a":1}}', DEFAULT)
-        units = {of: {"top1": each["top1"]} for of, each in whole.units.items()}
-        assert read(record.value, 7) == whole._replace(
-            units=units, offset=7, n_bytes=len(record.value), logged=None, sources={},
-            candidate_ids=(),
-        )  # fmt: skip
-    with pytest.raises(SettledUnreadable):
-        read(first.value.replace(b'"top1":1.0', b'"top1":null'))
-    values = [first.value, encode_watermark(WatermarkRecord(9, 1), task=3)[0].value, second.value]
-    assert read.many(values, [4, 5, 6]) == list(map(read, values, [4, 5, 6]))
-    apart = b'{"n":1,"task":3,"watermark_ms":1}'
-    for others in (
-        [b'{"n":1,\n"task":3}\n' + apart, b""],  # two lines that are not two records
-        [first.value.replace(b'"task":3', b'"task":2')],
-        [b'{"n":1,"task":3}'],
-        [b'{"n":1}'],
-        [b""],
-        [b'{"n":1,"task":3,', b'"watermark_ms":1}'],  # one record in two values
-        [b"\xff"],
-        [apart[:-1] + b',"x":' + 65 * b"[" + 65 * b"]" + b"}"],
-    ):
-        assert read.many([*values, *others], range(len(values) + len(others))) is None
+
+
+def listed(watched):
+    """Columns as lists, watermark records as they are."""
+    return [
+        [np.asarray(column).tolist() for column in each]
+        if isinstance(each, WatchedQueries)
+        else each
+        for each in watched
+    ]
+
+
+COLUMNS = [("served", "top1"), ("bm25", "top1"), ("absent", "top1")]
+WATCHED = WatchedReader({"top1": "top1", "hit@1": "top1"}, COLUMNS)
+SETTLED = (
+    '{"n":%d,"task":3,"trace_id":"t-%d","node_id":"","event_time_ms":5,"settled_time_ms":%d,'
+    '"offset":1,"model":"m","variant":"v","segments":{"locale":"de"},"grades":{"a":1},'
+    '"values":{"served":{"hit@1":1.0,"mrr":0.5},"bm25":{"top1":0.25,"hit@1":0.25}}}'
+)
+WATCHED_VALUES = [
+    (SETTLED % (0, 0, 8)).encode(),
+    encode_watermark(WatermarkRecord(9, 1), task=3)[0].value,
+    (SETTLED % (1, 1, 9)).encode(),
+]
+
+
+def test_alarms_read_the_columns_that_the_whole_queries_have():
+    offsets = np.array([4, 5, 7])
+    found, refused = WATCHED(ByteStrings.of(WATCHED_VALUES), offsets, 3)
+    assert refused == []
+    measures = MeasureSet.parse(["top1", "hit@1", "mrr"])
+    whole = [
+        decode_settled(value, measures, task=3, offset=at)
+        for value, at in zip(WATCHED_VALUES, offsets.tolist(), strict=True)
+    ]
+    assert listed(found) == listed(watched_of(whole, offsets.tolist(), COLUMNS))
+    first, watermark, second = found
+    assert watermark == (5, WatermarkRecord(9, 1))
+    assert (first.offsets.tolist(), second.ns.tolist()) == ([4], [1])
+    assert first.has_value.tolist() == [[True, True, False]]
+    assert first.units.tolist() == [[1 << 40, 1 << 38, 0]]
+    assert first.rows(slice(1, None)).trace_ids == ()
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b'{"n":2,\n"task":3}\n{"n":1,"task":3,"watermark_ms":1}',  # two records in one value
+        b'{"n":2,\0"task":3,"watermark_ms":1}',
+        b'{"n":2,"task":2,"watermark_ms":1}',
+        b'{"n":2,"task":3}',
+        b'{"n":1}',
+        b"",
+        None,
+        b'{"n":1,"task":3,',
+        b"\xff",
+        b'{"n":2,"task":3,"watermark_ms":1,"x":' + 65 * b"[" + 65 * b"]" + b"}",
+        b'{"n":2,"task":3,"settled_time_ms":9223372036854775808}',
+        b'{"n":2,"task":3,"settled_time_ms":1,"values":{"served":{"top1":null}}}',
+    ],
+)
+def test_alarms_leave_out_a_record_that_cannot_be_read_and_keep_the_others(odd):
+    values = [WATCHED_VALUES[0], odd, *WATCHED_VALUES[1:]]
+    found, [(offset, error)] = WATCHED(ByteStrings.of(values), np.arange(4), 3)
+    assert offset == 1
+    assert str(error)
+    kept, _ = WATCHED(ByteStrings.of(WATCHED_VALUES), np.array([0, 2, 3]), 3)
+    assert listed(found) == listed(kept)
+
+
+def test_halves_of_a_document_in_two_values_are_no_record():
+    halves = [b'{"n":2,"task":3,"x":{}', b'{},"watermark_ms":1}']
+    _, refused = WATCHED(ByteStrings.of([*halves, WATCHED_VALUES[0]]), np.arange(3), 3)
+    assert [offset for offset, _ in refused] == [0, 1]
 
 
 def test_an_evaluation_has_its_levels_before_its_revision():

@@ -34,6 +34,7 @@ from evaluator.core.online.alarm_watch import AlarmWatch, SeriesEvent, WatchResu
 from evaluator.core.online.events import Command
 from evaluator.core.online.online_learner import OnlineLearner
 from evaluator.core.online.watched import AlarmCommand, SeriesName, WatchRules
+from evaluator.core.online.watched_queries import WatchedQueries
 from evaluator.core.types.records import LOGS, Stratum, WatermarkRecord
 from evaluator.ports import SourceUnusable
 from evaluator.wire.alarms.records import AlarmRefused, event_record, read_event
@@ -265,7 +266,8 @@ def alarm_state() -> dict[bytes, bytes]:
     feed(series, range(now, now + 2), 0.3)
     watch = AlarmWatch(ALARM_RULES, n_tasks=1)
     first = world(3, 1)[0]._replace(task=0, n=0, event_time_ms=now * 3_600_000)
-    watch.take(first, WatchResult())
+    queries = WatchedQueries.of_settled([first], ALARM_RULES.columns())
+    watch.receive(0, [queries, WatermarkRecord(first.settled_time_ms, 1)], WatchResult())
     watch.series = {ALARM_NAME: series}
     records = AlarmState("f").written(watch)[:4]
     return {record.key or b"": record.value for record in records}

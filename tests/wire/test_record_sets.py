@@ -22,6 +22,7 @@ FLAGS = [
     record_sets.IS_CUT,
     record_sets.CHECK_CRC | record_sets.IS_FOREIGN,
     record_sets.IS_CUT | record_sets.IS_FOREIGN,
+    record_sets.CHECK_CRC | record_sets.IS_FOREIGN | record_sets.IS_WHOLE,
 ]
 
 

@@ -25,11 +25,18 @@ from evaluator.wire.records import (
     MAX_RECORD_BYTES,
     kept,
     kept_to_map,
+    kept_whole,
     packed_headers,
 )
 
 _NONE: Final = -1
 _KNOWN: Final = aiokafka.__version__.startswith("0.14.")
+_FLAGS: Final[dict[Any, int]] = {
+    kept: 0,
+    kept_to_map: record_sets.IS_FOREIGN,
+    kept_whole: record_sets.IS_FOREIGN | record_sets.IS_WHOLE,
+}
+"""How to read records, by the deserializer of their values."""
 _LENGTH: Final = slice(8, 12)
 _OVERHEAD: Final = 12
 """Bytes of a batch up to the end of its length."""
@@ -44,14 +51,17 @@ def replace_unpacking() -> None:
     fetcher.FetchResult = _FetchResult
 
 
-def columns_of(rows: list[Any], *, is_foreign: bool = False) -> RecordColumns:
-    """Rows of aiokafka; keys and values that are too large are cut."""
+def columns_of(
+    rows: list[Any], *, is_foreign: bool = False, is_whole: bool = False
+) -> RecordColumns:
+    """Rows of aiokafka; keys and values that are too large are cut, but no whole values."""
     max_bytes = MAX_RECORD_BYTES if is_foreign else MAX_MESSAGE_BYTES
+    values = [row.value if is_whole else kept(row.value, max_bytes) for row in rows]
     return RecordColumns(
         np.array([row.offset for row in rows], np.int64),
         np.array([_NONE if row.timestamp is None else row.timestamp for row in rows], np.int64),
         ByteStrings.of([kept(row.key) for row in rows]),
-        ByteStrings.of([kept(row.value, max_bytes) for row in rows]),
+        ByteStrings.of(values),
         np.array([row.serialized_value_size for row in rows], np.int64),
         ByteStrings.of([packed_headers(row.headers) for row in rows]) if is_foreign else None,
     )
@@ -206,8 +216,10 @@ class RecordSets:
         self._at += size
         plain = record_sets.unpacked(batch) if is_compressed else None
         self._all_read = True  # if the batch is damaged: then it is fetched again
-        if plain is not None:
-            flags = plain[1] | (self._flags & record_sets.IS_FOREIGN)
+        is_whole = bool(self._flags & record_sets.IS_WHOLE)
+        if plain is not None and not (is_whole and plain[1]):
+            kinds = record_sets.IS_FOREIGN | record_sets.IS_WHOLE
+            flags = plain[1] | (self._flags & kinds)
             found = record_sets.read(plain[0], 0, reference.next_fetch_offset, flags=flags)
             reference.next_fetch_offset = found.next_offset
             if found.stop == record_sets.AT_CUT:
@@ -217,7 +229,8 @@ class RecordSets:
                 return found.rows
         rows, whole = reference.read_batch(batch.tobytes())
         self._all_read = not whole
-        return columns_of(rows, is_foreign=bool(self._flags & record_sets.IS_FOREIGN))
+        is_foreign = bool(self._flags & record_sets.IS_FOREIGN)
+        return columns_of(rows, is_foreign=is_foreign, is_whole=is_whole)
 
 
 def _records_of_fetch(
@@ -226,13 +239,10 @@ def _records_of_fetch(
     """Called as the class that it replaces. Skipped batches are left to the reference path."""
     reference = _PartitionRecords(tp, records, *arguments)
     *_, deserializer, checks_crc, _ = arguments
-    is_foreign = deserializer is kept_to_map
-    if not (deserializer is kept or is_foreign) or skipped(tp):
+    flags = _FLAGS.get(deserializer)
+    if flags is None or skipped(tp) or library.BUILT is None or not _KNOWN:
         return reference
-    if library.BUILT is None or not _KNOWN:
-        return reference
-    flags = record_sets.CHECK_CRC * bool(checks_crc) | record_sets.IS_FOREIGN * is_foreign
-    return RecordSets(records.data, reference, flags)
+    return RecordSets(records.data, reference, flags | record_sets.CHECK_CRC * bool(checks_crc))
 
 
 # https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/consumer/fetcher.py#L126

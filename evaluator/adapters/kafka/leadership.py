@@ -3,8 +3,8 @@
 import asyncio
 import contextlib
 import functools
-from collections.abc import Callable, Collection, Coroutine, Sequence
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from typing import Any, ClassVar, Concatenate, Final, ParamSpec, TypeVar
 
 from evaluator.adapters.kafka.administration import (
     CLEANUP,
@@ -12,6 +12,7 @@ from evaluator.adapters.kafka.administration import (
     leader_topics,
     transactional_id,
 )
+from evaluator.adapters.kafka.aiokafka_fetches import columns_of
 from evaluator.adapters.kafka.assignment import require_alike
 from evaluator.adapters.kafka.clients import (
     end,
@@ -26,8 +27,16 @@ from evaluator.adapters.kafka.election import Election, not_one_partition
 from evaluator.adapters.kafka.membership import GroupSettings
 from evaluator.adapters.kafka.producers import Publisher, TopicRecord
 from evaluator.adapters.kafka.topic_reader import Fetched, TopicReader
-from evaluator.ports import SettledRecords, SourceUnavailable, SourceUnusable
-from evaluator.wire.records import FINGERPRINT_HEADER, GENERATION_HEADER, LeaderOutput, OutputRecord
+from evaluator.ports import SourceUnavailable, SourceUnusable
+from evaluator.wire.native.record_sets import RecordColumns
+from evaluator.wire.records import (
+    LeaderOutput,
+    OutputRecord,
+    SettledRecords,
+    kept,
+    kept_whole,
+    unpacked_headers,
+)
 
 _STOP_SECONDS: Final = (1.0, 3.0)
 """Time for operations to end at a stop, and again after their cancellation."""
@@ -67,6 +76,16 @@ def _unless_stopped(operation: Operation[P, T]) -> Operation[P, T]:
     return run
 
 
+class _SettledReader(TopicReader):
+    """Reads whole values and their headers, in columns."""
+
+    settings: ClassVar[Mapping[str, Any]] = {
+        **TopicReader.settings,
+        "key_deserializer": kept,
+        "value_deserializer": kept_whole,
+    }
+
+
 class KafkaLeadership:
     """Implements `evaluator.ports.Leadership` on Kafka.
 
@@ -84,7 +103,7 @@ class KafkaLeadership:
         self._topics = leader_topics(prefix)
         self._election = Election(connection, workers, self._topics["weights"])
         self._weights = TopicReader(connection, self._topics["weights"])
-        self._settled = TopicReader(connection, self._settled_topic)
+        self._settled = _SettledReader(connection, self._settled_topic)
         self._publisher = Publisher(connection, transactional_id(prefix, workers.group_id))
         self._unread: dict[
             bytes | None, OutputRecord
@@ -202,10 +221,12 @@ class KafkaLeadership:
 
     def _take_back(self, result: Any) -> None:
         """Keeps the records of a call that was cancelled at its end; the next call returns them."""
-        for each in result if isinstance(result, list) else ():
+        records = result if isinstance(result, list) else []
+        for each in reversed(records):  # the first records of a task are the last that are sought
             if isinstance(each, SettledRecords):
-                self._settled.seek(each.task, each.offsets[0])
-            else:
+                self._settled.seek(each.task, int(each.offsets[0]))
+        for each in records:
+            if isinstance(each, OutputRecord):
                 self._keep_unread(each)
 
     def _keep_unread(self, record: OutputRecord) -> None:
@@ -244,8 +265,7 @@ class KafkaLeadership:
         found = await self._settled.more(
             tasks, timeout_ms=timeout_ms, changed=self._election.changed, max_records=max_records
         )
-        records = [_settled(task, fetched) for task, fetched in found.items()]
-        return [each for each in records if each]
+        return [each for task, fetched in found.items() for each in settled_records(task, fetched)]
 
     # Records of the leader
 
@@ -267,14 +287,12 @@ def _record(row: Any) -> OutputRecord:
     return OutputRecord(row.key, row.value or b"", tuple(row.headers))
 
 
-def _settled(task: int, fetched: Fetched) -> SettledRecords:
-    rows = [row for row in fetched.rows if row.value is not None]
-    headers = [dict(row.headers) for row in rows]
-    return SettledRecords(
-        task=task,
-        offsets=[row.offset for row in rows],
-        values=[row.value for row in rows],
-        fingerprints=[each.get(FINGERPRINT_HEADER, b"") for each in headers],
-        generations=[each.get(GENERATION_HEADER, b"") for each in headers],
-        next_offset=fetched.next_offset,
-    )
+def settled_records(task: int, fetched: Fetched) -> list[SettledRecords]:
+    """The records of a partition of `settled`, without those that have no value."""
+    rows = fetched.rows
+    if not isinstance(rows, RecordColumns):
+        rows = columns_of(rows, is_foreign=True, is_whole=True)
+    rows = rows[rows.values.sizes >= 0]
+    packed = list(rows.headers or ())
+    headers = {each: unpacked_headers(each or b"") for each in set(packed)}
+    return SettledRecords.split(task, rows.offsets, rows.values, [headers[of] for of in packed])

@@ -4,16 +4,13 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Collection, Mapping, Sequence
 
+import numpy as np
+
 from evaluator.adapters.memory.broker import MemoryBroker
-from evaluator.ports import Fenced, SettledRecords, SourceUnavailable
+from evaluator.core.columns.byte_strings import ByteStrings
+from evaluator.ports import Fenced, SourceUnavailable
 from evaluator.wire.outputs.sizes import refused
-from evaluator.wire.records import (
-    FINGERPRINT_HEADER,
-    GENERATION_HEADER,
-    LeaderOutput,
-    Output,
-    OutputRecord,
-)
+from evaluator.wire.records import LeaderOutput, Output, OutputRecord, SettledRecords
 
 
 class MemorySink:
@@ -143,7 +140,7 @@ class MemoryLeadership:
         )
 
     def _settled(self, tasks: Collection[int], max_records: int) -> list[SettledRecords]:
-        found = []
+        found = list[SettledRecords]()
         for task in sorted(self._positions.keys() & set(tasks)):
             first, records = self._broker.output_from(
                 "settled", task, self._positions[task], max_records
@@ -151,15 +148,11 @@ class MemoryLeadership:
             max_records -= len(records)
             if records:
                 self._positions[task] = first + len(records)
-                found.append(
-                    SettledRecords(
-                        task=task,
-                        offsets=list(range(first, first + len(records))),
-                        values=[record.value for record in records],
-                        fingerprints=_headers(records, FINGERPRINT_HEADER),
-                        generations=_headers(records, GENERATION_HEADER),
-                        next_offset=first + len(records),
-                    )
+                found += SettledRecords.split(
+                    task,
+                    np.arange(first, first + len(records)),
+                    ByteStrings.of([record.value for record in records]),
+                    [record.headers for record in records],
                 )
         return found
 
@@ -183,7 +176,3 @@ class MemoryLeadership:
 def _n_bytes(record: OutputRecord) -> int:
     headers = sum(len(name) + len(value) for name, value in record.headers)
     return len(record.key or b"") + len(record.value) + headers
-
-
-def _headers(records: Sequence[OutputRecord], name: str) -> list[bytes]:
-    return [dict(each.headers).get(name, b"") for each in records]

@@ -119,10 +119,6 @@ class AlarmSeries:
         """Share of what an alarm needs, at the last tick; 0 without a window that can be used."""
         return max((look.evidence(self._rules.tolerance) for look in self.looks), default=0.0)
 
-    def add(self, unit: int, value_units: int) -> None:
-        """Adds a query of the open tick, by the unit of its trace; in units of 2^-40."""
-        self.hourly.add(unit, value_units)
-
     def tick(self, end_ms: int) -> AlarmEvent | None:
         """Closes the tick that ends at *end_ms*; returns the alarm that began or ended."""
         hour = hour_before(end_ms)

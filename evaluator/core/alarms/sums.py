@@ -1,8 +1,12 @@
 """Sums of a series by hour, as integers, so that order and merging change nothing."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from operator import mul
+from typing import Any, Final, NamedTuple
 from zlib import crc32
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from evaluator.core.alarms.ticks import DAY_HOURS, WEEK_HOURS
 
@@ -11,6 +15,11 @@ N_UNITS: Final = 1 << 16
 """Groups of traces by hash; those of one group within one tick are one statistical unit."""
 UNITS_PER_ONE: Final = 1 << 40
 _SHIFT: Final = 20
+_TOO_LARGE: Final = 1 << 63
+_FEW: Final = 64
+"""So many integers are added faster one by one."""
+_MAX_PART_UNITS: Final = 2 * N_UNITS
+"""Then units that occur more than once are summed."""
 
 
 class Sums(NamedTuple):
@@ -50,9 +59,9 @@ class Sums(NamedTuple):
 EMPTY: Final = Sums()
 
 
-def unit_of(trace_id: str) -> int:
-    """The statistical unit of a trace: the CRC-32 of its id, modulo 2^16."""
-    return crc32(trace_id.encode()) % N_UNITS
+def units_of(trace_ids: Iterable[str]) -> NDArray[np.int64]:
+    """The statistical unit of each trace: the CRC-32 of its id, modulo 2^16."""
+    return np.array([crc32(trace_id.encode()) for trace_id in trace_ids], np.int64) % N_UNITS
 
 
 def total_of(sums: Iterable[Sums]) -> Sums:
@@ -61,19 +70,68 @@ def total_of(sums: Iterable[Sums]) -> Sums:
     return Sums(*map(sum, zip(*found, strict=True))) if found else EMPTY
 
 
+def exact(values: NDArray[Any]) -> NDArray[Any]:
+    """The same integers, as objects without a bound if sums of them may exceed 64 bits."""
+    return values if _largest(values) * len(values) < _TOO_LARGE else values.astype(object)
+
+
+def _largest(values: NDArray[Any]) -> int:
+    """The largest absolute value; objects may have any."""
+    return _TOO_LARGE if values.dtype == object else int(np.abs(values).max(initial=0))
+
+
+class UnitSums:
+    """Queries and their values in units of 2^-40, by statistical unit."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]] = []
+        self._size = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._parts)
+
+    def add(self, units: ArrayLike, queries: ArrayLike, values: ArrayLike) -> None:
+        """Adds queries and the sums of their values, of some units: each once, in order."""
+        part = np.asarray(units), np.asarray(queries), np.asarray(values)
+        self._parts.append(part)
+        self._size += len(part[0])
+        if self._size > _MAX_PART_UNITS:
+            self._parts = [self.total()]
+            self._size = len(self._parts[0][0])
+
+    def add_all(self, other: "UnitSums") -> None:
+        """Adds the sums of another object."""
+        for part in other._parts:
+            self.add(*part)
+
+    def total(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """Units in order, each once; their queries, and the sums of their values."""
+        if len(self._parts) == 1:
+            return self._parts[0]
+        units, queries, values = map(np.concatenate, zip(*self._parts, strict=True))
+        order = np.argsort(units, kind="stable")
+        units = units[order]
+        first = np.flatnonzero(np.append(True, units[1:] != units[:-1]))
+        n, sums = (np.add.reduceat(of[order], first) for of in (queries, exact(values)))
+        return units[first], n, sums
+
+
+def _product(first: NDArray[Any], second: NDArray[Any]) -> int:
+    """The exact sum of the products of integers."""
+    if len(first) > _FEW and _largest(first) * _largest(second) * len(first) < _TOO_LARGE:
+        return int(first @ second)
+    return sum(map(mul, first.tolist(), second.tolist()))
+
+
 class HourlySums:
     """The sums of the last 1,368 hours, and the statistical units of the open tick."""
 
     def __init__(self) -> None:
         self._hours: dict[int, Sums] = {}
-        self._open: dict[int, tuple[int, int]] = {}  # queries and value units, by unit
+        self.open = UnitSums()
+        """The queries of the open tick."""
         self.changed_days: set[int] = set()
         """Days whose sums changed since the owner last cleared this; days count from 1970."""
-
-    def add(self, unit: int, value_units: int, queries: int = 1) -> None:
-        """Adds queries of the open tick: their value in units of 2^-40, all of one unit."""
-        n, values = self._open.get(unit, (0, 0))
-        self._open[unit] = n + queries, values + value_units
 
     def add_closed(self, hour: int, sums: Sums) -> None:
         """Adds the sums of a closed tick, which is in *hour*."""
@@ -82,17 +140,12 @@ class HourlySums:
 
     def close(self, hour: int) -> None:
         """Closes the open tick, which is in *hour*, and deletes hours that are too old."""
-        if self._open:
-            units = [(n, v, v >> _SHIFT) for n, v in self._open.values()]
-            closed = Sums(
-                sum(n for n, _, _ in units),
-                sum(values for _, values, _ in units),
-                sum(v * v for _, _, v in units),
-                sum(v * n for n, _, v in units),
-                sum(n * n for n, _, _ in units),
-            )
-            self.add_closed(hour, closed)
-            self._open = {}
+        if self.open:
+            _, n, values = self.open.total()
+            v = values >> _SHIFT
+            products = _product(v, v), _product(v, n), _product(n, n)
+            self.add_closed(hour, Sums(sum(n.tolist()), sum(values.tolist()), *products))
+            self.open = UnitSums()
         for old in [each for each in self._hours if each <= hour - KEPT_HOURS]:
             del self._hours[old]
             self.changed_days.add(old // DAY_HOURS)
@@ -104,7 +157,7 @@ class HourlySums:
     @property
     def is_empty(self) -> bool:
         """Whether no hour that is kept has queries."""
-        return not self._hours and not self._open
+        return not self._hours and not self.open
 
     def shift_before(self, hour: int, steps: int) -> None:
         """Raises the values of all hours before *hour* by *steps* x 2^-20."""
@@ -130,5 +183,5 @@ class HourlySums:
             for day, hours in days.items()
             for hour, sums in hours.items()
         }
-        self._open = {}
+        self.open = UnitSums()
         self.changed_days.clear()

@@ -1,7 +1,7 @@
 """Alarms on the settled queries of all tasks, in one order: a function of the logs only.
 
-Queries are taken in the order of the merge, and added to the series that are declared for them.
-Ticks are closed once no query of theirs can follow.
+Queries are summed by task and tick, for the series that are declared for them. A tick is added
+and closed once no query of it can follow.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,17 +12,14 @@ from typing import Any, Final, NamedTuple
 
 from evaluator.core.alarms.look import Hour
 from evaluator.core.alarms.series import Alarm, AlarmSeries, EventName, NothingToDoError
-from evaluator.core.alarms.sums import KEPT_HOURS, HourlySums, unit_of
+from evaluator.core.alarms.sums import KEPT_HOURS, HourlySums, UnitSums
 from evaluator.core.alarms.ticks import HOUR_MS, TICK_MS, hour_before
 from evaluator.core.alarms.variants import OTHER, VariantsSeries
 from evaluator.core.online.carriers import Carrier, carriers_of
-from evaluator.core.online.ordered_merge import (
-    OrderedMerge,
-    SettledGap,
-    SettledQuery,
-    TaskProgress,
-)
+from evaluator.core.online.ordered_merge import TaskProgress
+from evaluator.core.online.tick_merge import TickMerge
 from evaluator.core.online.watched import COVERAGE, AlarmCommand, SeriesName, WatchRules
+from evaluator.core.online.watched_queries import Labels, WatchedQueries
 from evaluator.core.types.records import WatermarkRecord
 
 MAX_LEFT_OUT: Final = 1_000
@@ -89,13 +86,9 @@ class AlarmWatch:
         self._left_out: dict[SeriesName, None] = {}
         self._open_ms: int | None = None  # start of the open tick
         self._from_ms = 0  # queries before it are not counted
-        self.n_ignored = 0
-        self._latest: dict[int, SettledQuery] = {}  # taken since `_note_taken`, of each task
-        self._taken: dict[int, TaskProgress] = {}
-        self._positions: dict[int, int] = {}
         self.at_tick: tuple[dict[int, TaskProgress], dict[int, int]] = ({}, {})
         """Progress and positions of all tasks when the last tick was closed."""
-        self.merge = OrderedMerge(n_tasks, {})
+        self.merge = TickMerge(n_tasks, {}, rules)
         self._commands: dict[str, AlarmCommand] = {}
         self._executed: dict[str, None] = {}
         self._excluded: list[AlarmCommand] = []  # series that are created later have them too
@@ -118,32 +111,24 @@ class AlarmWatch:
     # Queries and ticks
 
     def receive(
-        self, records: Iterable[SettledQuery | tuple[int, WatermarkRecord]], result: WatchResult
+        self, task: int, records: Iterable[WatchedQueries | WatermarkRecord], result: WatchResult
     ) -> None:
-        """Adds the next records of some tasks; *result* gets the changes of closed ticks.
+        """Adds the next records of a task; *result* gets the changes of closed ticks.
 
-        If records of a task are missing, or it counts from 0 again, its queries count from the
-        next whole hour.
+        If records are missing, or it counts from 0 again, its queries count from the next whole
+        hour.
         """
         for record in records:
-            if not isinstance(record, SettledQuery):
-                self.merge.watermark(*record)
+            if isinstance(record, WatermarkRecord):
+                self.merge.watermark(task, record)
                 continue
-            try:
-                self.merge.add(record)
-            except SettledGap:
-                self.begin_again(record.task)
-                self.merge.add(record)
-        for query in self.merge.take():
-            self.take(query, result)
+            left: WatchedQueries | None = record
+            while left is not None and (left := self.merge.add(task, left)) is not None:
+                self.begin_again(task)
+        for tick_ms, labels, sums in self.merge.take():
+            if tick_ms >= max(self._open_ms or 0, self._from_ms):
+                self.add_tick(tick_ms, labels, sums, result)
         self.close_until(self.merge.certain_ms - self._rules.maturity_ms, result)
-
-    def take(self, query: SettledQuery, result: WatchResult) -> None:
-        """Closes the ticks before the next query of the order, and adds it."""
-        if self._open_ms is None or query.event_time_ms >= self._open_ms + TICK_MS:
-            self.close_until(query.event_time_ms, result)
-        self._latest[query.task] = query
-        self._add(query)
 
     def close_until(self, time_ms: int, result: WatchResult) -> None:
         """Closes the ticks that end at *time_ms* or before."""
@@ -154,14 +139,8 @@ class AlarmWatch:
                 end_ms = last_ms - KEPT_HOURS * HOUR_MS  # nothing can change in between
             self._tick(end_ms, result)
             self._open_ms = end_ms
-            self._note_taken()
-            self.at_tick = dict(self._taken), dict(self._positions)
-
-    def _note_taken(self) -> None:
-        for task, query in self._latest.items():
-            self._taken[task] = TaskProgress(query.n + 1, query.settled_time_ms)
-            self._positions[task] = query.offset + 1
-        self._latest = {}
+            self.merge.close(end_ms)
+            self.at_tick = dict(self.merge.taken), dict(self.merge.positions)
 
     def new_series(self, name: SeriesName) -> AlarmSeries:
         """A series without queries."""
@@ -180,18 +159,17 @@ class AlarmWatch:
         )
 
     def begin_again(self, task: int) -> None:
-        """Begins a task with its next record; its queries count from the next whole hour."""
+        """Begins a task with its next record; all queries count from the next whole hour."""
+        open_ms = self.merge.first_tick_ms if self._open_ms is None else self._open_ms
         self.merge.begin_again(task)
-        self._note_taken()
-        self._taken.pop(task, None)
-        if self._open_ms is not None:
-            self._from_ms = -(-self._open_ms // HOUR_MS) * HOUR_MS + HOUR_MS
+        if open_ms is not None:
+            self._from_ms = -(-open_ms // HOUR_MS) * HOUR_MS + HOUR_MS
 
     def begin_all_again(self) -> None:
         """Begins all tasks with their next record."""
         for task in range(self._n_tasks):
             self.begin_again(task)
-        self._taken, self._positions = {}, {}
+        self.merge = TickMerge(self._n_tasks, {}, self._rules)
         self.at_tick = {}, {}
 
     def end(self, result: WatchResult) -> None:
@@ -199,36 +177,13 @@ class AlarmWatch:
         if self._open_ms is not None:
             self.close_until(self._open_ms + TICK_MS, result)
 
-    def _add(self, query: SettledQuery) -> None:
-        if self._open_ms is None:
-            self._open_ms = query.event_time_ms - query.event_time_ms % TICK_MS
-        if query.event_time_ms < max(self._open_ms, self._from_ms):
-            self.n_ignored += 1
-            return
-        unit = unit_of(query.trace_id)
-        for place, template in enumerate(self._templates):
-            if (units := template.units(query)) is None:
-                continue
-            if (sums := self._sums_of(query.model, query.variant, place)) is not None:
-                sums.add(unit, units)
-
-    def add_tick(
-        self,
-        time_ms: int,
-        labels: tuple[str, str, int],
-        units: Iterable[tuple[int, int, int]],
-        result: WatchResult,
-    ) -> None:
-        """Adds sums of a later tick, or of the open one, of one model, variant and template.
-
-        *units* are (unit, queries, value units). Closes the ticks before.
-        """
+    def add_tick(self, time_ms: int, labels: Labels, sums: UnitSums, result: WatchResult) -> None:
+        """Adds sums of a later tick, or of the open one. Closes the ticks before."""
         self.close_until(time_ms, result)
         if self._open_ms is None:
             self._open_ms = time_ms - time_ms % TICK_MS
-        if (sums := self._sums_of(*labels)) is not None:
-            for unit, queries, value_units in units:
-                sums.add(unit, value_units, queries)
+        if (found := self._sums_of(*labels)) is not None:
+            found.open.add_all(sums)
 
     def _sums_of(self, model: str, variant: str, place: int) -> HourlySums | None:
         """The sums of queries for a template, by its place; makes its series if there is room.
@@ -379,13 +334,13 @@ class AlarmWatch:
         if state["format"] != FORMAT:
             raise ValueError(f"a state of alarms of format {state['format']!r} is not supported")
         self._open_ms, self._from_ms = state["tick_end_ms"], state["from_ms"]
-        self._taken = {int(task): TaskProgress(*of) for task, of in state["taken"].items()}
-        self._positions = {int(task): at for task, at in state["positions"].items()}
+        taken = {int(task): TaskProgress(*of) for task, of in state["taken"].items()}
         self._executed = dict.fromkeys(state["executed"])
         self._excluded = [AlarmCommand(*of) for of in state["excluded"]]
         self._left_out = {SeriesName(*name): None for name in state["left_out"]}
-        self.at_tick = dict(self._taken), dict(self._positions)
-        self.merge = OrderedMerge(self._n_tasks, self._taken)
+        self.merge = TickMerge(self._n_tasks, taken, self._rules)
+        self.merge.positions = {int(task): at for task, at in state["positions"].items()}
+        self.at_tick = dict(taken), dict(self.merge.positions)
         self.series = dict(sorted(series.items(), key=_first))
         self._of_query = {}
 

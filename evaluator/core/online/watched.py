@@ -5,14 +5,10 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from evaluator.core.alarms.rules import AlarmRules, Kind
-from evaluator.core.alarms.sums import UNITS_PER_ONE
 from evaluator.core.measures import MeasureSet
-from evaluator.core.online.ordered_merge import SettledQuery
 
 COVERAGE: Final = "coverage"
 """The measure of the series of judged shares; silence that counts as a grade is no judgment."""
-
-_NOTHING: Final[Mapping[str, int]] = {}
 
 
 class SeriesName(NamedTuple):
@@ -65,20 +61,11 @@ class Template(NamedTuple):
         at = self.ranker, self.measure, self.segment, self.level
         return SeriesName(model, variant, *at, self.kind)
 
-    def units(self, query: SettledQuery) -> int | None:
-        """The value of a query in units of 2^-40; None if it is not one of the series."""
-        if self.variants and query.variant not in self.variants:
-            return None
-        if not self.rankers:
-            return UNITS_PER_ONE if query.grades and not query.silent else 0
-        if self.segment and query.segments.get(self.segment) != self.level:
-            return None
-        first, *others = self.rankers
-        units = query.units.get(first, _NOTHING).get(self.measure)
-        if units is None or self.kind != "pair":
-            return units
-        other = query.units.get(others[0], _NOTHING).get(self.measure)
-        return None if other is None else units - other
+    def is_for(self, variant: str, levels: Mapping[str, str | None]) -> bool:
+        """Whether queries of a variant, with these levels by segment, may be of the series."""
+        if self.variants and variant not in self.variants:
+            return False
+        return not self.segment or levels.get(self.segment) == self.level
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +97,11 @@ class WatchRules:
         named = {name: measures.canonical_of(name) for name in measures.columns}
         with_series = {*self.measures, *dict(self.objectives)}
         return {name: canonical for name, canonical in named.items() if canonical in with_series}
+
+    def columns(self) -> list[tuple[str, str]]:
+        """Ranker and canonical measure of all values that the series need."""
+        templates = self.templates()
+        return list(dict.fromkeys((of, each.measure) for each in templates for of in each.rankers))
 
     def templates(self) -> list[Template]:
         """The series of a model and variant, in the order in which they are declared."""

@@ -23,8 +23,14 @@ enum {
 /* IS_CUT: the only batch was unpacked up to a limit. Its first records are read, and of the record
    at the limit what is kept of it, if its value is larger than a message; then it stops AT_CUT,
    unless that was the last one. IS_FOREIGN: headers are kept, as they are in the batch; a batch with
-   longer ones than MAX_HEADERS_BYTES is left. */
-enum record_sets_flags { CHECK_CRC = 1, LEAVE_TRANSACTIONS = 2, IS_CUT = 4, IS_FOREIGN = 8 };
+   longer ones than MAX_HEADERS_BYTES is left. IS_WHOLE: values are not truncated. */
+enum record_sets_flags {
+    CHECK_CRC = 1,
+    LEAVE_TRANSACTIONS = 2,
+    IS_CUT = 4,
+    IS_FOREIGN = 8,
+    IS_WHOLE = 16,
+};
 enum record_sets_stop { AT_END, AT_COMPRESSED, AT_ODD, AT_CUT };
 
 /* A size is that in the batch, -1 for none; what is kept of it is followed by a NUL byte. */
@@ -218,7 +224,9 @@ static int read_batch(const byte *at, int64_t size, int64_t flags, struct record
         .has_append_ms = attributes & APPEND_TIME,
         .is_cut = flags & IS_CUT,
         .is_foreign = flags & IS_FOREIGN,
-        .most = flags & IS_FOREIGN ? MAX_FOREIGN_BYTES : MAX_RECORD_BYTES,
+        .most = flags & IS_WHOLE     ? INT64_MAX
+                : flags & IS_FOREIGN ? MAX_FOREIGN_BYTES
+                                     : MAX_RECORD_BYTES,
     };
     if (at[16] != 2 || batch.first_offset < 0 || batch.first_offset > INT64_MAX / 2 ||
         batch.last_delta > INT32_MAX ||

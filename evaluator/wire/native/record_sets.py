@@ -18,7 +18,7 @@ from evaluator.wire.records import KEPT_BYTES, MAX_MESSAGE_BYTES, MAX_RECORD_BYT
 MAX_UNPACKED_BYTES: Final = 64 << 20
 """Limit of the records of a compressed batch."""
 AT_END, AT_COMPRESSED, AT_ODD, AT_CUT = range(4)
-CHECK_CRC, LEAVE_TRANSACTIONS, IS_CUT, IS_FOREIGN = 1, 2, 4, 8
+CHECK_CRC, LEAVE_TRANSACTIONS, IS_CUT, IS_FOREIGN, IS_WHOLE = 1, 2, 4, 8, 16
 _REUSED_BYTES: Final = 8 << 20
 _HEADER: Final = 61
 _MIN_RECORD_BYTES: Final = 7
@@ -58,7 +58,7 @@ class RecordColumns:
     def __len__(self) -> int:
         return len(self.offsets)
 
-    def __getitem__(self, rows: slice) -> "RecordColumns":
+    def __getitem__(self, rows: slice | NDArray[np.bool_]) -> "RecordColumns":
         return RecordColumns(
             self.offsets[rows],
             self.timestamps_ms[rows],
@@ -139,11 +139,12 @@ def read(data: NDArray[np.uint8], at: int, next_offset: int, *, flags: int) -> F
         for name, size, start, sizes in zip(_TEXTS, _SIZES, _ROWS[2::2], _ROWS[3::2], strict=True)
     )
     is_foreign = flags & IS_FOREIGN
+    max_bytes = MAX_RECORD_BYTES if is_foreign else MAX_MESSAGE_BYTES
     rows = RecordColumns(
         columns["offsets"],
         columns["timestamps_ms"],
         _kept(keys, MAX_MESSAGE_BYTES),
-        _kept(values, MAX_RECORD_BYTES if is_foreign else MAX_MESSAGE_BYTES),
+        values if flags & IS_WHOLE else _kept(values, max_bytes),
         values.sizes,
         headers if is_foreign else None,
     )

@@ -1,14 +1,17 @@
 """A seeded world of settled queries of some tasks, in which one level falls."""
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from random import Random
 
 import numpy as np
 
 from evaluator.core.alarms.rules import AlarmRules
+from evaluator.core.online.alarm_watch import AlarmWatch, WatchResult
 from evaluator.core.online.ordered_merge import SettledQuery
 from evaluator.core.online.watched import WatchRules
 from evaluator.core.types.records import WatermarkRecord
+from evaluator.wire.outputs.settled import watched_of
 from tests.core.alarms.worlds import FIRST, ONE
 
 N_TASKS = 3
@@ -71,6 +74,19 @@ def settled_world(
         ns[query.task] += 1
         offsets[query.task] += 1
     return numbered
+
+
+def receive(
+    watch: AlarmWatch,
+    batch: Sequence[SettledQuery | tuple[int, WatermarkRecord]],
+    result: WatchResult,
+    rules: WatchRules = RULES,
+) -> None:
+    """Gives records of some tasks to a watch, in their order."""
+    for task, run in groupby(batch, lambda of: getattr(of, "task", of[0])):
+        records = list(run)
+        found = watched_of(records, range(len(records)), rules.columns())
+        watch.receive(task, [each if len(each) > 2 else each[1] for each in found], result)
 
 
 def batches(

@@ -8,7 +8,7 @@ import pytest
 
 from evaluator.core.alarms.rules import AlarmRules
 from evaluator.core.alarms.series import AlarmSeries
-from evaluator.core.alarms.sums import unit_of
+from evaluator.core.alarms.sums import units_of
 from evaluator.core.alarms.variants import OTHER, VariantsSeries
 from tests.core.alarms.naive import Naive, Variants
 
@@ -95,7 +95,7 @@ def test_ticks_events_and_evidence_are_those_of_the_naive_one(seed):
             queries, shuffled, strict=True
         ):
             naive.query(time_ms, trace, units)
-            series.add(unit_of(other_trace), other_units)
+            series.hourly.open.add(units_of([other_trace]), [1], [other_units])
         naive.tick(end_ms)
         event = series.tick(end_ms)
         if event is not None:
@@ -133,7 +133,8 @@ def test_two_variants_are_compared_as_the_naive_one_does(seed):
             is_first = random.random() < share
             units = value // 2 if is_first and worse else value
             (naive if is_first else naive.second).query(time_ms, trace, units)
-            (series.hourly if is_first else series.sums[OTHER]).add(unit_of(trace), units)
+            sums = series.hourly if is_first else series.sums[OTHER]
+            sums.open.add(units_of([trace]), [1], [units])
         naive.tick(end_ms)
         event = series.tick(end_ms)
         if event is not None:

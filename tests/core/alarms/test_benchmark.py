@@ -37,8 +37,7 @@ def test_all_runs_at_once_have_the_events_of_each_series():
             runs.squares[run, hour] += (steps * steps).sum()
             runs.products[run, hour] += steps.sum()
             runs.sizes[run, hour] += len(steps)
-            for unit, step in enumerate(steps.tolist()):
-                of.add(unit, step << 20)
+            of.hourly.open.add(np.arange(len(steps)), np.ones_like(steps), steps << 20)
             event = of.tick(start_ms + (tick + 1) * TICK_MS)
             if event is not None:
                 events.append((run, tick + 1, event.name == "on"))
@@ -75,8 +74,7 @@ def test_all_runs_of_two_variants_have_the_events_of_each_series():
                 steps = np.round(np.clip(rng.normal(level, 0.2, n), 0, 1) * STEP).astype(np.int64)
                 squares, total = (steps * steps).sum(), steps.sum()
                 runs.sums[place, :, run, tick // 4] += (n, total, squares, total, n)
-                for unit, step in enumerate(steps.tolist()):
-                    sums.add(unit, step << 20)
+                sums.open.add(np.arange(len(steps)), np.ones_like(steps), steps << 20)
             event = of.tick(start_ms + (tick + 1) * TICK_MS)
             if event is not None:
                 events.append((run, tick + 1, event.name == "on"))

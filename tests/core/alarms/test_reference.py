@@ -8,7 +8,7 @@ import pytest
 
 from evaluator.core.alarms.reference import fit, profile_of, weeks_of_reference
 from evaluator.core.alarms.rules import AlarmRules
-from evaluator.core.alarms.sums import EMPTY, HourlySums, Sums, unit_of
+from evaluator.core.alarms.sums import EMPTY, HourlySums, Sums, units_of
 from evaluator.core.alarms.ticks import first_hour_of, hour_before, hour_of_week, week_of
 
 ONE = 1 << 40
@@ -29,9 +29,9 @@ def week(value_of, n=10):
 def test_queries_of_a_trace_in_a_tick_are_one_unit():
     hourly = HourlySums()
     for unit, value in ((7, 0.5), (7, 0.25), (8, 1.0)):
-        hourly.add(unit, round(value * ONE))
+        hourly.open.add([unit], [1], [round(value * ONE)])
     hourly.close(100)
-    hourly.add(7, ONE)
+    hourly.open.add([7], [1], [ONE])
     hourly.close(100)
     a, b, c = 3 * STEP // 4, STEP, STEP
     assert hourly.of(100) == Sums(
@@ -44,12 +44,12 @@ def test_queries_of_a_trace_in_a_tick_are_one_unit():
 
 
 def test_a_unit_is_the_crc_of_the_trace():
-    assert unit_of("123456789") == 0xCBF43926 % 65536
+    assert units_of(["123456789"]).tolist() == [0xCBF43926 % 65536]
 
 
 def test_a_negative_sum_is_rounded_down():
     hourly = HourlySums()
-    hourly.add(1, -1)
+    hourly.open.add([1], [1], [-1])
     hourly.close(0)
     assert hourly.of(0) == Sums(1, -1, 1, -1, 1)
 
@@ -60,8 +60,8 @@ def test_the_order_within_a_tick_changes_nothing():
     results = []
     for _ in range(3):
         hourly = HourlySums()
-        for query in random.sample(queries, len(queries)):
-            hourly.add(*query)
+        for unit, value in random.sample(queries, len(queries)):
+            hourly.open.add([unit], [1], [value])
         hourly.close(3)
         results.append(hourly.of(3))
     assert results[0] == results[1] == results[2]
@@ -69,7 +69,7 @@ def test_the_order_within_a_tick_changes_nothing():
 
 def test_eight_weeks_and_a_day_are_kept():
     hourly = HourlySums()
-    hourly.add(0, ONE)
+    hourly.open.add([0], [1], [ONE])
     hourly.close(1_000)
     hourly.close(1_000 + 1_367)
     assert hourly.of(1_000).queries == 1

@@ -98,7 +98,7 @@ def test_a_window_of_one_busy_hour_is_not_used():
 def test_a_window_needs_a_standard_error_of_six_hundredths():
     series, now = watched()
     feed(series, range(now, now + 6), None)
-    series.add(1, 1 << 39)
+    series.hourly.open.add([1], [1], [1 << 39])
     series.tick((now + 7) * HOUR_MS)
     # s2 is 0.0025, so one query is enough; 0.06^2 is more than that
     assert series.looks[0].queries == 1

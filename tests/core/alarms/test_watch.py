@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from evaluator.core.alarms.rules import AlarmRules
+from evaluator.core.alarms.sums import UnitSums
 from evaluator.core.alarms.ticks import TICK_MS
 from evaluator.core.online.alarm_watch import MAX_LEFT_OUT, AlarmWatch, SeriesEvent, WatchResult
 from evaluator.core.online.watched import COVERAGE, AlarmCommand, SeriesName, WatchRules
@@ -20,6 +21,7 @@ from tests.core.alarms.settled import (
     RULES,
     START_MS,
     batches,
+    receive,
     settled_world,
 )
 
@@ -29,6 +31,9 @@ OBJECTIVE = SERVED._replace(kind="constant")
 GERMAN = SERVED._replace(segment="locale", level="de")
 FRENCH = SERVED._replace(segment="locale", level="fr")
 SHARE = SeriesName("m", "prod", "", COVERAGE, "", "", "own")
+
+ONE_QUERY = UnitSums()
+ONE_QUERY.add([1], [1], [1])
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +50,7 @@ def watched(queries: Iterable, rules: WatchRules = RULES, commands=()) -> AlarmW
         watch.command(command)
     for batch in queries:
         result = WatchResult()
-        watch.receive(batch, result)
+        receive(watch, batch, result, rules)
         watch.events += result.events
     return watch
 
@@ -121,7 +126,7 @@ def test_neither_the_order_of_reading_nor_a_restart_changes_an_event(world, whol
     read = 0
     while place < len(stream):
         result = WatchResult()
-        watch.receive(stream[place], result)
+        receive(watch, stream[place], result)
         place += 1
         read += 1
         if result.n_ticks:
@@ -158,13 +163,10 @@ def test_series_beyond_the_limit_are_counted(world):
         maturity_ms=RULES.maturity_ms,
     )
     watch = watched([world[:200]], rules)
-    watch.merge.end()
-    watch.receive([], WatchResult())
     assert len(watch.series) == 2
     assert watch.n_left_out == 2
-    now = world[0]._replace(event_time_ms=watch.tick_end_ms)
     for n in range(2 * MAX_LEFT_OUT):
-        watch.take(now._replace(variant=f"v{n}"), WatchResult())
+        watch.add_tick(watch.tick_end_ms, ("m", f"v{n}", 0), ONE_QUERY, WatchResult())
     assert watch.n_left_out == MAX_LEFT_OUT
     assert len(watch._of_query) == 2
 
@@ -177,7 +179,7 @@ def test_commands_name_their_tick_and_repeat_there(world, whole):
     events, done = [], []
     for batch in batches(world, 3, most=20):
         result = WatchResult()
-        watch.receive(batch, result)
+        receive(watch, batch, result)
         events += result.events
         done += result.commands
         if any(event.series == SERVED for event in result.events if event.name == "on"):
@@ -200,12 +202,12 @@ def test_a_command_is_executed_once(world):
     command = AlarmCommand("x", "exclude", {}, START_MS, START_MS + HOUR_MS)
     watch = AlarmWatch(RULES, n_tasks=1)
     first = world[0]._replace(task=0, n=0)
-    watch.receive([first], WatchResult())
+    receive(watch, [first], WatchResult())
     for expected in (1, 0):
         watch.command(command)
         result = WatchResult()
         taken_ms = first.settled_time_ms + 2 * HOUR_MS * (2 - expected)
-        watch.receive([(0, WatermarkRecord(taken_ms, 1))], result)
+        watch.receive(0, [WatermarkRecord(taken_ms, 1)], result)
         assert len(result.commands) == expected
 
 
@@ -243,20 +245,27 @@ def test_a_task_that_counts_from_zero_again_counts_from_the_next_whole_hour(worl
     watch = AlarmWatch(RULES, n_tasks=N_TASKS)
     half = len(world) // 2
     for query in world[:half]:
-        watch.receive([query], WatchResult())
-    before = watch.n_ignored
+        receive(watch, [query], WatchResult())
+    hours = {name: of.days() for name, of in watch.series.items()}
     [position] = [index for index, query in enumerate(world[:half]) if query.task == 1][-1:]
-    again = [query for query in world if query.task == 1]
-    watch.receive(again, WatchResult())
-    assert watch.n_ignored == before  # the same numbers at the same times: nothing new
+    again = [query for query in world[:half] if query.task == 1]
+    receive(watch, again, WatchResult())  # the same numbers at the same times: nothing new
+    assert {name: of.days() for name, of in watch.series.items()} == hours
     restarted = [
         query._replace(n=n, settled_time_ms=query.settled_time_ms + 1)
         for n, query in enumerate(query for query in world[position - 50 :] if query.task == 1)
     ]
-    watch.receive(restarted, WatchResult())
+    open_ms = watch.tick_end_ms
+    receive(watch, restarted, WatchResult())
     others = [query for query in world[half:] if query.task != 1]
-    watch.receive(others, WatchResult())
-    assert watch.n_ignored > before
+    receive(watch, others, WatchResult())
+    begin_ms = -(-open_ms // HOUR_MS) * HOUR_MS + HOUR_MS
+    share = watch.series[SHARE].hourly
+    empty = range(open_ms // HOUR_MS + (open_ms % HOUR_MS > 0), begin_ms // HOUR_MS)
+    assert [share.of(hour).queries for hour in empty] == [0] * len(empty)
+    hour = begin_ms // HOUR_MS
+    mine = [query for query in world if query.event_time_ms // HOUR_MS == hour]
+    assert share.of(hour).queries == len(mine)
 
 
 def test_a_long_gap_without_queries_is_closed_at_once(world):
@@ -269,7 +278,7 @@ def test_a_long_gap_without_queries_is_closed_at_once(world):
     )
     watch = AlarmWatch(RULES, n_tasks=1)
     result = WatchResult()
-    watch.receive([first, later], result)
+    receive(watch, [first, later], result)
     assert result.n_ticks < 2.2 * 4 * 1_368
     assert watch.view().tick_end_ms == later.event_time_ms - later.event_time_ms % TICK_MS
 
@@ -289,16 +298,17 @@ def test_an_exclusion_holds_for_new_series_after_a_restart(world):
     command = AlarmCommand("c", "exclude", {"model": "m"}, START_MS, START_MS + 9 * HOUR_MS)
     state = AlarmState("f", "f")
     watch = AlarmWatch(RULES, n_tasks=1)
-    watch.receive([world[0]._replace(task=0, n=0)], WatchResult())
+    receive(watch, [world[0]._replace(task=0, n=0)], WatchResult())
     watch.command(command)
-    watch.close_until(START_MS + HOUR_MS, WatchResult())
+    certain_ms = START_MS + HOUR_MS + RULES.maturity_ms
+    watch.receive(0, [WatermarkRecord(certain_ms, 1)], WatchResult())
     for record in state.written(watch):
         state.keep(record.key, record.value)
     fresh = AlarmWatch(RULES, n_tasks=1)
     assert state.load(fresh) == ""
     later = START_MS + 2 * HOUR_MS
-    fresh.add_tick(later, ("m", "canary", 0), [(1, 1, 1)], WatchResult())
-    fresh.add_tick(later, ("other", "prod", 0), [(1, 1, 1)], WatchResult())
+    fresh.add_tick(later, ("m", "canary", 0), ONE_QUERY, WatchResult())
+    fresh.add_tick(later, ("other", "prod", 0), ONE_QUERY, WatchResult())
     hour = later // HOUR_MS
     assert hour in fresh.series[SERVED._replace(variant="canary")].exclusions
     assert hour not in fresh.series[SERVED._replace(model="other")].exclusions

@@ -10,13 +10,19 @@ FIRST_WEEK = week_of(489_792)
 FIRST = first_hour_of(FIRST_WEEK)
 
 
+def add(sums, value, n):
+    """Adds *n* queries to the open tick; half of them are 0.1 higher."""
+    values = [round((value + (0.05 if number % 2 else -0.05)) * ONE) for number in range(n)]
+    sums.open.add(range(n), [1] * n, values)
+
+
 def feed(series, hours, value_of, n=100):
     """Adds *n* queries of a value to each hour; returns the events. Half of them are 0.1 higher."""
     events = []
     for hour in hours:
         value = value_of(hour) if callable(value_of) else value_of
-        for number in range(n if value is not None else 0):
-            series.add(number, round((value + (0.05 if number % 2 else -0.05)) * ONE))
+        if value is not None:
+            add(series.hourly, value, n)
         event = series.tick((hour + 1) * HOUR_MS)
         if event is not None:
             events.append(event)

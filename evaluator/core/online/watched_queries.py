@@ -1,0 +1,175 @@
+"""Settled queries in columns, as far as alarms need them, and their sums by tick."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluator.core.alarms.sums import UNITS_PER_ONE, UnitSums, exact, units_of
+from evaluator.core.alarms.ticks import TICK_MS
+from evaluator.core.online.ordered_merge import SettledQuery
+from evaluator.core.online.watched import Template, WatchRules
+from evaluator.core.types.records import IntArray
+
+_NOTHING: Final[Mapping[str, int]] = {}
+_MEMBERS: Final = attrgetter(
+    *("task", "n", "settled_time_ms", "event_time_ms", "trace_id", "node_id", "model", "variant"),
+    *("segments", "grades", "silent"),
+)
+
+
+class WatchedQueries(NamedTuple):
+    """Consecutive settled queries; the columns are parallel.
+
+    A query is judged if it has grades that are no silence. `units` are values in units of 2^-40,
+    `[n, n_columns]` of `WatchRules.columns`, and `has_value` tells where there is one.
+    """
+
+    tasks: IntArray
+    ns: IntArray
+    settled_times_ms: IntArray
+    event_times_ms: IntArray
+    offsets: IntArray
+    trace_ids: Sequence[str]
+    node_ids: Sequence[str]
+    labels: Sequence[tuple[str, str]]
+    """Model and variant."""
+    segments: Sequence[Mapping[str, str]]
+    is_judged: NDArray[np.bool_]
+    units: IntArray
+    has_value: NDArray[np.bool_]
+
+    @classmethod
+    def of(
+        cls, rows: Sequence[Any], offsets: IntArray, units: IntArray, has_value: NDArray[np.bool_]
+    ) -> "WatchedQueries":
+        """Objects with the members of `SettledQuery`, at least one, and their values."""
+        columns = list(zip(*map(_MEMBERS, rows), strict=True))
+        tasks, ns, settled_ms, event_ms = (np.array(of, np.int64) for of in columns[:4])
+        traces, nodes, models, variants, segments, grades, silent = columns[4:]
+        judged = [bool(of) and not quiet for of, quiet in zip(grades, silent, strict=True)]
+        labels = list(zip(models, variants, strict=True))
+        numbers, ids = (tasks, ns, settled_ms, event_ms, offsets), (traces, nodes, labels, segments)
+        return cls(*numbers, *ids, np.array(judged), units, has_value)
+
+    @classmethod
+    def of_settled(
+        cls, queries: Sequence[SettledQuery], columns: Sequence[tuple[str, str]]
+    ) -> "WatchedQueries":
+        """The same of settled queries, with the values of rankers and measures."""
+        found = [
+            [query.units.get(ranker, _NOTHING).get(measure) for ranker, measure in columns]
+            for query in queries
+        ]
+        shape = len(queries), len(columns)
+        units = np.array([[value or 0 for value in of] for of in found], np.int64).reshape(shape)
+        has_value = np.array([[value is not None for value in of] for of in found], bool)
+        offsets = np.array([query.offset for query in queries], np.int64)
+        return cls.of(queries, offsets, units, has_value.reshape(shape))
+
+    def rows(self, chosen: slice) -> "WatchedQueries":
+        """Some of these queries."""
+        return WatchedQueries._make(column[chosen] for column in self)
+
+    @property
+    def ticks_ms(self) -> IntArray:
+        """The start of the tick of each query."""
+        return self.event_times_ms - self.event_times_ms % TICK_MS
+
+
+Labels = tuple[str, str, int]
+"""Model, variant, and place of a template."""
+Place = tuple[int, str, str]
+
+
+class _TickOf(NamedTuple):
+    """The sums of a tick for some labels, and the place of the first query in the order."""
+
+    first: Place
+    sums: UnitSums
+
+
+class TickSums:
+    """Sums of the queries of one task, by tick and labels.
+
+    The order of the queries within a tick changes nothing but the first place.
+    """
+
+    def __init__(self, rules: WatchRules) -> None:
+        self._templates = rules.templates()
+        self._columns = {column: place for place, column in enumerate(rules.columns())}
+        self._segments = tuple(dict.fromkeys(of.segment for of in self._templates if of.segment))
+        self._ticks: dict[int, dict[Labels, _TickOf]] = {}
+
+    @property
+    def first_ms(self) -> int | None:
+        """The start of the first tick with sums."""
+        return min(self._ticks, default=None)
+
+    def add(self, queries: WatchedQueries) -> None:
+        """Adds the next queries of the task."""
+        names, groups = self._groups(queries)
+        at = np.array((queries.ticks_ms, groups, units_of(queries.trace_ids)))
+        order = np.lexsort(at[::-1])
+        at = at[:, order]
+        is_new = np.insert(at[:, 1:] != at[:, :-1], 0, True, axis=1)
+        cells = np.flatnonzero(is_new.any(axis=0))  # the first query of each tick, group and unit
+        heads = np.flatnonzero(is_new[:2, cells].any(axis=0)).tolist()
+        for number, template in enumerate(self._templates):
+            units, is_of = self._values(template, queries)
+            n_of, units = is_of[order].astype(np.int64), exact(np.where(is_of, units, 0)[order])
+            n_of_cell, sums = (np.add.reduceat(column, cells) for column in (n_of, units))
+            for first, end in zip(heads, [*heads[1:], len(cells)], strict=True):
+                tick_ms, group, _ = at[:, cells[first]].tolist()
+                model, variant, *levels = names[group]
+                chosen = first + np.flatnonzero(n_of_cell[first:end])
+                if not len(chosen) or not template.is_for(
+                    variant, dict(zip(self._segments, levels, strict=True))
+                ):
+                    continue
+                found = self._ticks.setdefault(tick_ms, {})
+                labels = model, variant, number
+                if labels not in found:
+                    stop = cells[end] if end < len(cells) else len(order)
+                    within = order[cells[first] : stop]
+                    row = int(within[is_of[within]].min())
+                    found[labels] = _TickOf(_place(queries, row), UnitSums())
+                found[labels].sums.add(at[2, cells[chosen]], n_of_cell[chosen], sums[chosen])
+
+    def _groups(self, queries: WatchedQueries) -> tuple[list[tuple[str, ...]], list[int]]:
+        """Model, variant and levels that occur, and their number for each query."""
+        keys: Sequence[tuple[Any, ...]] = queries.labels
+        if self._segments:
+            keys = [
+                (*labels, *map(of.get, self._segments))
+                for labels, of in zip(keys, queries.segments, strict=True)
+            ]
+        known = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+        return list(known), [known[key] for key in keys]
+
+    def _values(
+        self, template: Template, queries: WatchedQueries
+    ) -> tuple[IntArray, NDArray[np.bool_]]:
+        """The values for a template in units of 2^-40, and of which queries there are any."""
+        if not template.rankers:
+            return queries.is_judged * UNITS_PER_ONE, np.ones(len(queries.ns), bool)
+        columns = [self._columns[ranker, template.measure] for ranker in template.rankers]
+        units = queries.units[:, columns]
+        is_of = np.logical_and.reduce(queries.has_value[:, columns], axis=1)
+        if template.kind == "pair":
+            return units[:, 0] - units[:, 1], is_of
+        return units[:, 0], is_of
+
+    def pop(self, until_ms: int | None = None) -> Iterator[tuple[int, Place, Labels, UnitSums]]:
+        """Removes the ticks that end at *until_ms* or before; their starts and sums."""
+        for tick_ms in sorted(self._ticks):
+            if until_ms is None or tick_ms + TICK_MS <= until_ms:
+                for labels, of in self._ticks.pop(tick_ms).items():
+                    yield tick_ms, of.first, labels, of.sums
+
+
+def _place(queries: WatchedQueries, row: int) -> Place:
+    at = int(queries.settled_times_ms[row])
+    return at, queries.trace_ids[row], queries.node_ids[row]
