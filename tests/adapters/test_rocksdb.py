@@ -448,6 +448,7 @@ store.close()
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_unusable_and_keeps_what_was_written(tmp_path):
     """The limit stands for a disk: a write past it fails, in the log and in sorted files."""
     limit = 3 << 20

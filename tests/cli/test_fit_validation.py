@@ -41,20 +41,17 @@ def ndcg(queries: Sequence[ranked_data.Query], weights: np.ndarray) -> float:
 
 
 def full_batch_softmax(queries, scale, rates, steps=200):
-    """Weights for each rate. Queries with fewer candidates than others have some of weight 0."""
-    shape = len(queries), max(len(grades) for _, grades in queries)
-    features = np.zeros((*shape, len(scale)))
-    targets, unused = np.zeros((*shape, 1)), np.full((*shape, 1), -np.inf)
-    for row, (of_query, grades) in enumerate(queries):
-        features[row, : len(grades)] = of_query / scale
-        targets[row, : len(grades), 0] = grades / grades.sum()
-        unused[row, : len(grades)] = 0.0
-    flat, weights = features.reshape(-1, len(scale)), np.zeros((len(scale), len(rates)))
+    """Weights for each rate."""
+    sizes = [len(grades) for _, grades in queries]
+    starts, rows = np.cumsum([0, *sizes[:-1]]), np.repeat(np.arange(len(sizes)), sizes)
+    features = np.concatenate([of_query for of_query, _ in queries]) / scale
+    targets = np.concatenate([grades / grades.sum() for _, grades in queries])[:, None]
+    weights = np.zeros((len(scale), len(rates)))
     for _ in range(steps):
-        scores = (flat @ weights).reshape(*shape, -1) + unused
-        shares = np.exp(scores - scores.max(axis=1, keepdims=True))
-        errors = shares / shares.sum(axis=1, keepdims=True) - targets
-        weights -= flat.T @ errors.reshape(len(flat), -1) * rates / len(queries)
+        scores = features @ weights
+        shares = np.exp(scores - np.maximum.reduceat(scores, starts)[rows])
+        errors = shares / np.add.reduceat(shares, starts)[rows] - targets
+        weights -= features.T @ errors * rates / len(sizes)
     return weights.T / scale
 
 

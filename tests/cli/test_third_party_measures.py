@@ -106,6 +106,7 @@ def test_without_the_package_its_names_are_unknown(replay):
     assert "'last_relevant' is not a measure" in said
 
 
+@pytest.mark.slow
 def test_a_refusal_names_what_is_installed_too(replay, beside):
     code, said, _ = replay("nothing")
     assert code == 2

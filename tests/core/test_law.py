@@ -118,7 +118,7 @@ def test_seeded_worlds(part):
         check_shrinking(seeded_world(seed), seed)
 
 
-@pytest.mark.parametrize("part", repeated(3, quick=0))
+@pytest.mark.parametrize("part", repeated(2, quick=0))
 def test_full_batches_of_many_queries(part):
     check_crowd(FIRST_SEED + part)
 

@@ -107,6 +107,7 @@ def test_subtopics_go_with_names_of_candidates():
         evaluator.evaluate([[1.0]], [[1.0]], "mrr", subtopics={})
 
 
+@pytest.mark.slow
 def test_the_library_loads_no_broker_no_store_and_no_server():
     program = """
 import sys, evaluator
@@ -121,6 +122,7 @@ print(sorted(heavy & set(sys.modules)))
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_importing_the_package_imports_nothing_else():
     program = "import sys, evaluator; print('numpy' in sys.modules); evaluator.evaluate"
     program += "; print('numpy' in sys.modules); print(evaluator.compare is evaluator.compare)"
