@@ -40,11 +40,12 @@ def test_a_rolling_restart_moves_no_task_and_reads_nothing_twice(make_world, sta
     until_shared(world, *workers.values())
     append_part(world, 0, 0.4, n_queries=60)
     until_shared(world, *workers.values())
-    stopped = []
+    stopped, scrapes = [], []
     for name, worker in list(workers.items()):
         others = [each for each in workers.values() if each is not worker]
         before = [len(each.events("tasks_assigned")) for each in others]
         had = worker.tasks
+        scrapes.append(worker.samples())
         assert worker.stop() == 0
         stopped.append(worker)
         append_part(world, 0.4 + len(stopped) / 10, 0.5 + len(stopped) / 10, n_queries=60)
@@ -56,10 +57,34 @@ def test_a_rolling_restart_moves_no_task_and_reads_nothing_twice(make_world, sta
         assert [len(each.events("tasks_assigned")) for each in others] == before
     truth = world.truth()
     assert merged([each.totals for each in workers.values()]) == truth.totals
+    at_the_end = [each.samples() for each in workers.values()]
+    require_counted_once([*scrapes, *at_the_end], at_the_end, truth.totals)
     assert not any(worker.stop() for worker in workers.values())
     read = [each.events("worker_stopped")[0]["records"] for each in (*stopped, *workers.values())]
     assert sum(read) == sum(world.ends().values())  # 1.00 times
     truth.check_outputs(world.outputs(), once=True)
+
+
+def require_counted_once(scrapes, at_the_end, totals):
+    """Counters of all processes add up to the totals, and each task is in one process only."""
+
+    def summed(name, some):
+        return sum(
+            value for each in some for series, value in each.items() if series.startswith(name)
+        )
+
+    queries = totals["queries"]["settled"]
+    assert summed("evaluator_queries_settled_total{", scrapes) == queries > 0
+    values = sum(n for (kind, *_), (n, _) in totals["totals"].items() if kind == "settled")
+    assert summed("evaluator_quality_queries_total{", scrapes) == values > 0
+    assert summed("evaluator_open_queries", at_the_end) == totals["ledger"]["rankings"]["open"]
+    of_tasks = [
+        series
+        for each in at_the_end
+        for series in each
+        if series.startswith("evaluator_watermark_timestamp_seconds{")
+    ]
+    assert len(set(of_tasks)) == len(of_tasks) == 6
 
 
 def test_of_two_processes_with_one_name_the_older_ends_and_a_removed_member_leaves_its_tasks(
