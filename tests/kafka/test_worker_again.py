@@ -13,7 +13,7 @@ from tests.worker.truth import merged
 pytestmark = pytest.mark.kafka
 
 
-def append_part(world, begin, end, *, n_queries=200):
+def append_part(world, begin, end, *, n_queries=100):
     """The same share of the traffic of every task."""
     world.append({
         task: traffic(task, n_queries=n_queries).part(begin, end) for task in range(world.n_tasks)

@@ -43,7 +43,7 @@ def test_what_a_topic_refuses_is_a_dead_letter_and_the_worker_goes_on(make_world
     room = {**ROOM, "dead-letters": 3_000}[narrow]
     world = make_world(1, room={narrow: room})
     world.append({0: poison()})
-    world.append({0: traffic(1, n_queries=60)})
+    world.append({0: traffic(1, n_queries=20)})
     worker = start(world, checkpoint_interval_ms=100)
     worker.until_read(world.ends())
     if narrow != "dead-letters":  # whose letters are cut; a checkpoint may be refused later
