@@ -4,18 +4,16 @@ Queries are summed by task and tick, for the series that are declared for them. 
 and closed once no query of it can follow.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from math import fsum
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from evaluator.core.alarms.look import Hour
 from evaluator.core.alarms.series import Alarm, AlarmSeries, EventName, NothingToDoError
 from evaluator.core.alarms.sums import KEPT_HOURS, HourlySums, UnitSums
-from evaluator.core.alarms.ticks import HOUR_MS, TICK_MS, hour_before
+from evaluator.core.alarms.ticks import HOUR_MS, TICK_MS
 from evaluator.core.alarms.variants import OTHER, VariantsSeries
-from evaluator.core.online.carriers import Carrier, carriers_of
+from evaluator.core.online.carriers import Carrier, carried_by
 from evaluator.core.online.ordered_merge import TaskProgress
 from evaluator.core.online.tick_merge import TickMerge
 from evaluator.core.online.watched import COVERAGE, AlarmCommand, SeriesName, WatchRules
@@ -228,7 +226,9 @@ class AlarmWatch:
         changed = [(name, series.tick(end_ms)) for name, series in self.series.items()]
         for name, event in changed:  # once all series have closed the tick
             if event is not None:
-                carried = self._carried_by(name, event.alarm) if event.name == "on" else ()
+                carried = tuple[Carrier, ...]()
+                if event.name == "on" and event.alarm is not None:
+                    carried = carried_by(name, event.alarm, self.series, self._rules)
                 event_of = SeriesEvent(event.name, name, end_ms, event.alarm, carried)
                 events.append(event_of._replace(unverifiable=self._unverifiable(name)))
         if self._begun:  # commands of this tick are for them too
@@ -279,26 +279,6 @@ class AlarmWatch:
         found = [self.series.get(share) for share in shares if share != name]
         return COVERAGE if any(of is not None and of.alarm is not None for of in found) else ""
 
-    def _carried_by(self, name: SeriesName, alarm: Alarm | None) -> tuple[Carrier, ...]:
-        """The levels that carry most of a drop, the largest share first, of the segment that
-        explains most; EVERYWHERE if the shares of all levels are like those of their queries.
-        """
-        if alarm is None or name.segment or name.kind != "own" or not self._rules.levels:
-            return ()
-        hour = hour_before(alarm.since_ms)
-        queries, lack = _sums(self.series[name].hours_before(hour, alarm.window_hours))
-        if not queries or not lack:
-            return ()
-        by_segment: dict[str, list[Carrier]] = {}
-        for segment, level in self._rules.levels:
-            if (series := self.series.get(name._replace(segment=segment, level=level))) is None:
-                continue
-            n, of_level = _sums(series.hours_before(hour, alarm.window_hours))
-            if n:
-                carrier = Carrier(segment, level, of_level / lack, n / queries, of_level / n)
-                by_segment.setdefault(segment, []).append(carrier)
-        return carriers_of(list(by_segment.values()), lack / queries)
-
     def view(self) -> AlarmsView:
         """All series as of the last closed tick."""
         views = tuple(
@@ -347,7 +327,3 @@ class AlarmWatch:
 
 def _first(item: tuple[SeriesName, AlarmSeries]) -> SeriesName:
     return item[0]
-
-
-def _sums(hours: Sequence[Hour]) -> tuple[int, float]:
-    return sum(of.queries for of in hours), fsum(of.residual for of in hours)

@@ -1,6 +1,7 @@
 """The watch of all series: the order of reading, restarts, and what operators command."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -24,6 +25,7 @@ from tests.core.alarms.settled import (
     receive,
     settled_world,
 )
+from tests.core.alarms.worlds import ONE
 
 SERVED = SeriesName("m", "prod", "served", "ndcg@10", "", "", "own")
 PAIR = SERVED._replace(ranker="served-bm25", kind="pair")
@@ -71,6 +73,51 @@ def test_a_drop_in_one_level_is_found_where_it_is(whole):
     assert german.share > 0.8
     assert german.change == pytest.approx(-0.3, abs=0.05)
     assert begun[GERMAN].carried_by == ()
+
+
+def test_a_pair_names_the_levels_of_its_rankers_if_both_are_watched(world, whole):
+    begun = {event.series: event for event in whole.events if event.name == "on"}
+    assert begun[PAIR].carried_by == ()  # bm25 has no series
+    both = replace(RULES, rankers=("served", "bm25"), objectives=())
+    events = watched(batches(world, 0), both).events
+    [german] = next(e for e in events if (e.name, e.series) == ("on", PAIR)).carried_by
+    assert german[:2] == ("locale", "de")
+    assert german.change == pytest.approx(-0.3, abs=0.02)  # the noise is that of both rankers
+    some = [
+        query._replace(units={"served": query.units["served"]} if "served" in query.units else {})
+        if number % 2 == 0
+        else query
+        for number, query in enumerate(world)
+    ]
+    events = watched(batches(some, 0), both).events
+    assert next(e for e in events if (e.name, e.series) == ("on", PAIR)).carried_by == ()
+
+
+def test_two_variants_name_the_levels_that_differ_in_the_same_hours():
+    """The level changes by hour, and the share of the canary too."""
+    queries = []
+    for number, query in enumerate(settled_world(3, per_hour=40, hours=60, drop_hour=10**9)):
+        hour = (query.event_time_ms - START_MS) // HOUR_MS
+        is_canary = number % (7 if hour < 30 else 2) == 0
+        is_worse = is_canary and hour >= 40 and query.segments["locale"] == "de"
+        change = 0.1 * (hour % 2) - 0.2 * is_worse
+        units = {
+            ranker: {name: value + round(change * ONE) for name, value in of.items()}
+            for ranker, of in query.units.items()
+        }
+        variant = "canary" if is_canary else "prod"
+        queries.append(query._replace(units=units, variant=variant))
+    rules = replace(RULES, pairs=(), objectives=(), variants=(("canary", "prod"),))
+    events = watched(batches(queries, 0), rules).events
+    [on] = [event for event in events if event.series.kind == "variants"]
+    [german] = on.carried_by
+    assert german[:2] == ("locale", "de")
+    n_worse = (on.time_ms - START_MS) / HOUR_MS - 40
+    share = min(1, n_worse / on.alarm.window_hours)
+    assert german.change == pytest.approx(-0.2 * share, abs=0.04)
+    without = replace(rules, alarms=AlarmRules(max_series=2))  # no series of levels
+    events = watched(batches(queries, 0), without).events
+    assert all(event.carried_by == () for event in events)
 
 
 def test_events_are_in_the_order_of_time_and_series(whole):
