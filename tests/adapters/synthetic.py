@@ -131,8 +131,11 @@ _WATCHED = AlarmView(
     Alarm(NOW_MS, NOW_MS - 3_600_000, 6, 0.031, 0.571, 0.602, 0.006, 1.5, 41_210, True),
     (2_900, 2_901),
     "coverage",
+    4,
 )
-_QUIET = AlarmView(_NAME._replace(segment="locale", level="de"), 0.0, None, ())
+_QUIET = AlarmView(
+    _NAME._replace(segment="locale", level="de"), 0.0, None, (), reference_from_ms=NOW_MS
+)
 
 
 def learned(**changes: Any) -> LeaderView:

@@ -191,6 +191,7 @@ def test_status_has_every_watched_series() -> None:
     assert watched["alarm"]["acknowledged"] is True
     week_ms = 7 * 86_400_000
     # weeks begin on Monday: the first one of 1970 on the fifth day
+    assert (watched["windows"], watched["reference_from_ms"]) == (4, None)
     assert watched["reference_weeks_ms"] == [4 * 86_400_000 + n * week_ms for n in (2900, 2901)]
     assert (quiet["level"], quiet["alarm"]) == ("de", None)
 

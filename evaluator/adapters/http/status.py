@@ -158,6 +158,8 @@ def _series_document(view: AlarmView) -> dict[str, Any]:
         **view.series._asdict(),
         "evidence": view.evidence,
         "reference_weeks_ms": first_ms,
+        "reference_from_ms": view.reference_from_ms,
+        "windows": view.n_windows,
         "unverifiable": view.unverifiable or None,
         "alarm": None if view.alarm is None else view.alarm._asdict(),
     }

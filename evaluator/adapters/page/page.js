@@ -530,7 +530,9 @@ const SERIES_LABELS = ["model", "variant", "ranker", "measure", "segment", "leve
 
 function alarmState(series) {
   if (series.alarm) return series.alarm.acknowledged ? "acknowledged" : "on";
-  return ["own", "pair"].includes(series.kind) && !series.reference_weeks_ms.length ? "no reference" : "off";
+  if (series.windows) return "off";
+  if (!["own", "pair"].includes(series.kind) || series.reference_weeks_ms.length) return "too few queries";
+  return series.reference_from_ms ? `no reference until ${moment(series.reference_from_ms)}` : "no reference";
 }
 
 function showAlarms() {

@@ -115,6 +115,20 @@ class AlarmSeries:
         return self.kind in {"own", "pair"}
 
     @property
+    def reference_from_ms(self) -> int | None:
+        """The Monday from which it is expected to have a reference; None with one, or without need.
+
+        The second Monday after five days or more of the first week with queries.
+        """
+        days = self.hourly.days() if self.has_past and self.reference is None else []
+        if not days:
+            return None
+        week = week_of(days[0] * DAY_HOURS)
+        days_left = first_hour_of(week + 1) // DAY_HOURS - days[0]
+        first = week + (2 if days_left >= _MIN_DAYS else 3)
+        return first_hour_of(max(first, week_of(days[-1] * DAY_HOURS) + 1)) * HOUR_MS
+
+    @property
     def evidence(self) -> float:
         """Share of what an alarm needs, at the last tick; 0 without a window that can be used."""
         return max((look.evidence(self._rules.tolerance) for look in self.looks), default=0.0)

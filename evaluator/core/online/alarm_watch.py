@@ -39,13 +39,19 @@ class SeriesEvent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AlarmView:
-    """The public view of one series, as of the last closed tick."""
+    """The public view of one series, as of the last closed tick.
+
+    `n_windows` are those with enough queries; without a reference, `reference_from_ms` is when it
+    is expected.
+    """
 
     series: SeriesName
     evidence: float
     alarm: Alarm | None
     weeks: tuple[int, ...]
     unverifiable: str = ""
+    n_windows: int = 0
+    reference_from_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +294,8 @@ class AlarmWatch:
                 of.alarm,
                 () if of.reference is None else of.reference.weeks,
                 self._unverifiable(name),
+                len(of.looks),
+                of.reference_from_ms,
             )
             for name, of in self.series.items()
         )

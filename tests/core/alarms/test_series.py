@@ -22,6 +22,22 @@ def test_nothing_is_expected_before_two_weeks():
     assert series.evidence == 0.0
 
 
+@pytest.mark.parametrize(("day", "weeks"), [(0, 2), (2, 2), (3, 3), (6, 3)])
+def test_a_series_without_a_reference_has_the_monday_of_the_first(day, weeks):
+    series = AlarmSeries("own", AlarmRules())
+    assert series.reference_from_ms is None  # no query yet
+    begin = FIRST + 24 * day
+    feed(series, range(begin, begin + 1), 0.5)
+    expected = series.reference_from_ms
+    assert expected == (FIRST + 168 * weeks) * HOUR_MS
+    feed(series, range(begin + 1, expected // HOUR_MS), 0.5)
+    assert series.reference is None
+    feed(series, range(expected // HOUR_MS, expected // HOUR_MS + 1), 0.5)
+    assert series.reference is not None
+    assert series.reference_from_ms is None
+    assert AlarmSeries("constant", AlarmRules(), constant=0.3).reference_from_ms is None
+
+
 def test_a_drop_is_latched_with_its_figures():
     series, now = watched(value=0.5)
     (event,) = feed(series, range(now, now + 1), 0.4)
