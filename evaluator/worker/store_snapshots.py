@@ -29,6 +29,9 @@ from evaluator.worker.task import Task
 
 MUCH_OLDER: Final = 200_000
 """Offsets of both logs behind the group, or a snapshot, at which a store is replaced."""
+FEW: Final = 20_000
+"""Offsets that a snapshot may lack for RARELY intervals: each one ends small files of a store."""
+RARELY: Final = 12
 STALLED_SECONDS: Final = 120.0
 """A fetch without a whole file in this time is given up."""
 MAX_FETCHES: Final = 2
@@ -144,7 +147,7 @@ class StoreSnapshots:
         )
         self.written: dict[int, StoreSnapshot] = {}
         self._due_at: dict[int, float] = {}
-        self._progress: dict[int, int] = {}  # of the last snapshot
+        self._last: dict[int, tuple[int, float]] = {}  # progress and time of the last snapshot
         self._writing: tuple[int, float, Future[tuple[Manifest, int] | None]] | None = None
         self._fetches: dict[int, _Fetch] = {}
         self._ended: dict[int, tuple[Path, Manifest] | None] = {}
@@ -156,7 +159,7 @@ class StoreSnapshots:
     def write_due(self, tasks: Mapping[int, Task], cluster: str) -> None:
         """Begins the next snapshot that is due, one at a time; *tasks* have committed."""
         for number in self._due_at.keys() - tasks.keys():
-            for known in (self._due_at, self._progress, self.written):
+            for known in (self._due_at, self._last, self.written):
                 known.pop(number, None)
         if self._writing is not None:
             self._finish_write(tasks)
@@ -171,11 +174,17 @@ class StoreSnapshots:
             if tasks[number].restoring:
                 continue
             self._due_at[number] = now + self._interval
-            if sum(tasks[number].positions.values()) == self._progress.get(number):
+            if self._suffices(number, tasks[number], now):
                 self.written[number] = self.written[number]._replace(written_ms=wall_ms)
                 continue
             self._writing = number, now, in_thread(partial(self._write, number, cluster))
             return
+
+    def _suffices(self, number: int, task: Task, now: float) -> bool:
+        """Whether the last snapshot of a task is current, or lacks few records for a short time."""
+        progress, at = self._last.get(number, (-FEW, 0.0))
+        missing = sum(task.positions.values()) - progress
+        return missing == 0 or (0 < missing < FEW and now < at + RARELY * self._interval)
 
     def _write(self, number: int, cluster: str) -> tuple[Manifest, int] | None:
         """Copies a store and writes the copy; None for a store that was never complete."""
@@ -209,7 +218,7 @@ class StoreSnapshots:
         if done is None or number not in tasks:
             return
         manifest, n_written = done
-        self._progress[number] = manifest.progress
+        self._last[number] = manifest.progress, started_at
         self.written[number] = StoreSnapshot(time.time_ns() // 1_000_000, manifest.n_bytes)
         self.counts["snapshot_bytes", "written"] += n_written
         log.info(

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -187,6 +188,25 @@ async def test_a_second_snapshot_writes_only_new_files_and_two_manifests_are_kep
     assert first & second, "files in common are stored once"
     stored = {path.name for path in (rig.place / "files").iterdir()}
     assert first | second < stored, "files of earlier manifests stay for a day"
+
+
+async def test_a_snapshot_that_lacks_few_records_stays_for_some_intervals(rig, monkeypatch):
+    monkeypatch.setattr(store_snapshots, "RARELY", 10**9)
+    async with rig.working(snapshot_interval_ms=1) as worker:
+        kept = worker._snapshots
+        await eventually(lambda: kept.written and kept.written[0].n_bytes)
+        earlier = rig.manifests()
+        rig.append(0.5, 0.6)
+        await eventually(lambda: rig.read_by(worker))
+        read_ms = time.time_ns() // 1_000_000
+        await eventually(lambda: kept.written[0].written_ms > read_ms)  # a look later
+        assert rig.manifests() == earlier
+        for name, value in (("FEW", 1), ("RARELY", 0)):
+            with monkeypatch.context() as patch:
+                patch.setattr(store_snapshots, name, value)
+                await rig.written(worker)
+            rig.append(0.6, 0.7)
+            await eventually(lambda: rig.read_by(worker))
 
 
 async def test_a_crash_between_files_and_manifest_leaves_the_snapshot_before(rig, monkeypatch):

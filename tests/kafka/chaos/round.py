@@ -45,7 +45,7 @@ RUNNING: Mapping[str, object] = {
     "idle_ms": 1_000,
     "checkpoint_interval_ms": 2_000,
     "session_timeout_ms": SESSION_TIMEOUT_MS,
-    "snapshot_interval_ms": 4_000,
+    "snapshot_interval_ms": 1_000,  # the first, and later ones every 12 seconds
 }
 
 
