@@ -47,9 +47,9 @@ CASES = (
     Case("learning", "off"),
     Case("learning", "propose", settings=("learning=propose",)),
     Case("format", "canonical"),
-    Case("format", "JSON", form="json", share=0.5),
-    Case("format", "Avro", form="avro", share=0.25),
-    Case("format", "Protobuf", form="protobuf", share=0.25),
+    Case("format", "JSON", form="json"),
+    Case("format", "Avro", form="avro"),
+    Case("format", "Protobuf", form="protobuf"),
     Case("workers", "1"),
     Case("workers", "2", n_workers=2),
 )
