@@ -56,14 +56,11 @@ class TickMerge:
     @property
     def awaited(self) -> list[int]:
         """The tasks that block the merge; empty without waiting queries."""
-        first_ms = min(
-            (task.waiting_ms.min() for task in self._tasks if len(task.waiting_ms)), default=-1
-        )
-        return [
-            number
-            for number, task in enumerate(self._tasks)
-            if not len(task.waiting_ms) and task.watermark_ms <= first_ms
-        ]
+        waiting_ms = [task.waiting_ms.min() for task in self._tasks if len(task.waiting_ms)]
+        if not waiting_ms:
+            return []
+        tasks = enumerate(self._tasks)
+        return [number for number, task in tasks if task.watermark_ms < min(waiting_ms)]
 
     @property
     def certain_ms(self) -> int:
@@ -118,7 +115,7 @@ class TickMerge:
         """Removes the ticks that are certain now: start, labels and sums, in order."""
         certain_ms = self.certain_ms
         for task in self._tasks:
-            task.waiting_ms = task.waiting_ms[task.waiting_ms >= certain_ms]
+            task.waiting_ms = task.waiting_ms[task.waiting_ms > certain_ms]
         until_ms = certain_ms - self._rules.maturity_ms
         found = [each for task in self._tasks for each in task.sums.pop(until_ms)]
         found.sort(key=lambda each: (each[0], each[1], each[2][2]))
