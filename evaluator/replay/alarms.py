@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from evaluator.core.alarms.sums import UnitSums
+from evaluator.core.alarms.sums import UnitSums, integers
 from evaluator.core.alarms.ticks import TICK_MS
 from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.measures import MeasureSet
@@ -54,7 +54,7 @@ def tick_rows(results: ResultDirectory) -> Iterator[tuple[int, Labels, UnitSums]
             raise TypeError(f"{key} is no place of a tick")
         model, variant, *columns = _decode(value)
         sums = UnitSums()
-        sums.add(*map(np.array, columns))
+        sums.add(*map(integers, columns))
         yield tick_ms, (model, variant, place), sums
 
 

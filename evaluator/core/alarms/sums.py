@@ -75,6 +75,14 @@ def exact(values: NDArray[Any]) -> NDArray[Any]:
     return values if _largest(values) * len(values) < _TOO_LARGE else values.astype(object)
 
 
+def integers(values: Sequence[int]) -> NDArray[Any]:
+    """Integers of 64 bits, or objects if one of them has more."""
+    try:
+        return np.array(values, np.int64)
+    except OverflowError:
+        return np.array(values, object)
+
+
 def _largest(values: NDArray[Any]) -> int:
     """The largest absolute value; objects may have any."""
     return _TOO_LARGE if values.dtype == object else int(np.abs(values).max(initial=0))
