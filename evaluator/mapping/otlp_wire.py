@@ -54,7 +54,7 @@ def _group(data: bytes, number: int) -> dict[str, Any]:
 def _item(data: bytes) -> dict[str, Any]:
     is_span = any(number == 1 and kind == _BYTES for number, kind, _ in _fields(data))
     found = _message(data, _SPAN if is_span else _LOG_RECORD)
-    given = {name: each for name, each in found.items() if each not in UNSET}
+    given = {name: each for name, each in found.items() if name == "body" or each not in UNSET}
     return {**given, "attributes": _members(_parts(data, 9 if is_span else 6))}
 
 
@@ -170,7 +170,8 @@ def _double(raw: bytes) -> float:
 
 
 def _status(raw: bytes) -> dict[str, Any]:
-    return _message(raw, {(2, _BYTES): ("message", _text), (3, _VARINT): ("code", _int32)})
+    found = _message(raw, {(2, _BYTES): ("message", _text), (3, _VARINT): ("code", _int32)})
+    return {name: each for name, each in found.items() if each}
 
 
 def _nothing(_: Any) -> None:

@@ -269,7 +269,10 @@ def any_log_record(chance):
         severity_number=chance.choice([0, 9, -5]), flags=chance.choice([0, 2**32 - 1]),
         dropped_attributes_count=chance.choice([0, 2**32 - 1]),
         attributes=any_attributes(chance),
-        body=chance.choice([None, AnyValue(), AnyValue(bytes_value=b"b"), any_value({"a": [1]})]),
+        body=chance.choice(
+            [None, AnyValue(), AnyValue(bytes_value=b"b")]
+            + [any_value(each) for each in ({"a": [1]}, 0, False, 0.0, "", "0")]
+        ),
     )  # fmt: skip
 
 
