@@ -232,10 +232,14 @@ class Requests:
 
     async def groups(self) -> list[str]:
         """The groups that this user may describe, of the brokers that can be reached."""
-        with translated("listing groups"):
+
+        async def fetch() -> list[str]:
             nodes = [broker.nodeId for broker in self._client.cluster.brokers()]
             ready = [node for node in nodes if await self._client.ready(node)]
             return [group for node in ready for group in await fetch_groups(self._client, node)]
+
+        with translated("listing groups"):
+            return await _retry(fetch)
 
     async def remove_member(self, group_id: str, instance_id: str) -> None:
         """Removes a static member from a group. Raises SourceUnusable if that is impossible."""
