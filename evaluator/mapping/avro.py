@@ -18,11 +18,13 @@ from evaluator.mapping.paths import Step
 from evaluator.mapping.schemas import Answer, SchemaUnusable
 from evaluator.wire.messages.strict import Malformed
 from evaluator.wire.reading import MAX_NESTING, too_deep
+from evaluator.wire.records import MAX_RECORD_BYTES
 
 MAX_SCALE: Final = 100
 """Most digits after the point of a decimal."""
 _KEPT: Final = ("name", "namespace", "symbols", "size", "precision", "scale")
 _INNER: Final = ("type", "items", "values")
+_Known = dict[tuple[str, tuple[Step, ...]], set[Type]]
 
 
 def compiled(answer: Answer, mapping: LogMapping) -> Callable[[bytes], Any]:
@@ -71,31 +73,36 @@ def schema_of(answer: Answer) -> tuple[Any, dict[str, Any]]:
 def unfit(answer: Answer, mapping: LogMapping) -> str | None:
     """The first member that no record of a schema can give. Raises SchemaUnusable."""
     schema, names = schema_of(answer)
-    return misfit(mapping, lambda steps: _types_at(schema, names, tuple(steps)))
+    known: _Known = {}
+    return misfit(mapping, lambda steps: _types_at(schema, names, tuple(steps), known))
 
 
-def _types_at(schema: Any, names: Mapping[str, Any], steps: tuple[Step, ...]) -> set[Type]:
-    """The types of what a path can find but null."""
+def _types_at(
+    schema: Any, names: Mapping[str, Any], steps: tuple[Step, ...], known: _Known
+) -> set[Type]:
+    """The types of what a path can find but null; *known* are those of named types."""
     if isinstance(schema, list):
-        return set().union(*(_types_at(each, names, steps) for each in schema))
+        return set().union(*(_types_at(each, names, steps, known) for each in schema))
     kind = schema["type"] if isinstance(schema, dict) else schema
     if isinstance(kind, dict | list):
-        return _types_at(kind, names, steps)
+        return _types_at(kind, names, steps, known)
     if kind in names:
-        return _types_at(names[kind], names, steps)
+        if (kind, steps) not in known:
+            known[kind, steps] = _types_at(names[kind], names, steps, known)
+        return known[kind, steps]
     if isinstance(schema, dict) and kind in {"array", "map"}:
         inner = schema["items" if kind == "array" else "values"]
         if steps:
             is_inside = isinstance(steps[0], int) == (kind == "array")
-            return _types_at(inner, names, steps[1:]) if is_inside else set()
+            return _types_at(inner, names, steps[1:], known) if is_inside else set()
         return (
-            {(each, True) for each, _ in _types_at(inner, names, ())}
+            {(each, True) for each, _ in _types_at(inner, names, (), known)}
             if kind == "array"
             else {(kind, False)}
         )
     if steps and isinstance(schema, dict) and kind == "record":
         below = (each["type"] for each in schema["fields"] if each["name"] == steps[0])
-        return set().union(*(_types_at(each, names, steps[1:]) for each in below))
+        return set().union(*(_types_at(each, names, steps[1:], known) for each in below))
     if steps or kind == "null":
         return set()
     if isinstance(schema, dict):
@@ -110,6 +117,12 @@ def _cleaned(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     kept = {name: schema[name] for name in _KEPT if name in schema}
+    if not isinstance(kept.get("name", ""), str):
+        raise SchemaUnusable("has a name that is no text")
+    if "size" in kept and (
+        type(kept["size"]) is not int or not 0 <= kept["size"] <= MAX_RECORD_BYTES
+    ):
+        raise SchemaUnusable(f"a fixed has a size that is none of 0 to {MAX_RECORD_BYTES}")
     kept |= {name: _cleaned(schema[name]) for name in _INNER if name in schema}
     if isinstance(schema.get("fields"), list):
         kept["fields"] = [_cleaned(each) for each in schema["fields"]]

@@ -16,7 +16,7 @@ from evaluator.mapping.avro import schema_of
 from evaluator.mapping.framing import HEADER
 from evaluator.mapping.log_mapping import LogMapping
 from evaluator.mapping.members import Tree, tree_of
-from evaluator.mapping.schemas import Answer, SchemaUnusable
+from evaluator.mapping.schemas import Answer
 from evaluator.wire.native import library
 from evaluator.wire.records import Records
 
@@ -75,7 +75,7 @@ class AvroTexts:
                 return None
             try:
                 self._tables[number] = _Tables(answer, self._tree)
-            except (SchemaUnusable, KeyError):
+            except Exception:  # noqa: BLE001  # `avro.py` decodes, or refuses with the reason
                 self._tables[number] = None
         return self._tables[number]
 

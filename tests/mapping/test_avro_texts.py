@@ -19,7 +19,7 @@ from evaluator.mapping.record import Record
 from evaluator.mapping.schemas import Answer
 from evaluator.wire.native import library
 from tests.mapping.registry import avro
-from tests.mapping.test_framed import damaged
+from tests.mapping.test_framed import HOSTILE, damaged
 from tests.mapping.test_stage import records_of
 from tests.repeats import sized
 
@@ -183,6 +183,13 @@ def test_every_record_is_read_by_the_schema_that_it_names():
 def test_an_id_in_a_header_counts_before_the_frame():
     headers = [[], [("a", b"1")], [(HEADER, b"\0\0\0\0\7")]]
     assert n_planned(parts_of(MAPPINGS[1]), [avro(7, TEXT, ordinary())] * 3, headers) == 2
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_hostile_schema_reads_a_record(name):
+    answers = {"1": Answer("AVRO", HOSTILE[name][0])}
+    values = [b"\0\0\0\0\1" + each for each in (b"", b"\1", b"\x80\x80\x80\x80\x80\x40\1\0")]
+    assert n_planned(parts_of(MAPPINGS[1], answers), values) == 0
 
 
 def test_blocks_with_a_size_are_read():

@@ -11,6 +11,7 @@ import fastavro
 import pytest
 from structlog.testing import capture_logs
 
+from evaluator.mapping.avro import unfit
 from evaluator.mapping.document import MappingRefused, read_document
 from evaluator.mapping.framing import HEADER, Frame, frame_of, ids_in, payload_of_json
 from evaluator.mapping.messages import messages_of
@@ -262,7 +263,11 @@ HOSTILE = {
     ),
     "not a text": ("\ud800", "is no schema of Avro"),
     "a number": ("7", "is no schema of Avro"),
-    "a huge size": (of_field({**FIXED, "size": 10**15}), None),
+    **{
+        f"a size of {size}": (of_field({**FIXED, "size": size}), "has a size that is none of 0 to")
+        for size in (10**15, 2**70, -1, -(2**44), "3", 2.5, None, [1], True)
+    },
+    "a number as name": (of_field("int").replace('"f"', "1"), "has a name that is no text"),
     "many symbols": (
         of_field({"type": "enum", "name": "E", "symbols": [f"s{n}" for n in range(30_000)]}),
         None,
@@ -338,6 +343,29 @@ def test_a_schema_that_does_not_fit_is_one_error_in_the_log(old, new, text):
     (event,) = events
     assert (event["log_level"], event["schema_id"]) == ("error", "7")
     assert text in event["error"]
+
+
+def test_a_path_through_many_types_is_compared_in_little_time():
+    width, layers = 20, 7
+    references = []
+    for layer in range(layers, 0, -1):
+        below = [f"R{layer + 1}_{n}" for n in range(width)] if layer < layers else "string"
+        fields = [{"name": "x", "type": below}]
+        references += [
+            ("", json.dumps({"type": "record", "name": f"R{layer}_{n}", "fields": fields}))
+            for n in range(width)
+        ]
+    fields = [{"name": "x", "type": [f"R1_{n}" for n in range(width)]}]
+    root = json.dumps({"type": "record", "name": "R", "fields": fields})
+    path = ".".join("x" * (layers + 1))
+    text = '[judgments]\nformat = "avro"\nregistry = "http://r"\n'
+    text += (
+        f'trace_id = "{path}"\nnode_id = "{path}"\ncandidate_id = "{path}"\ngrade = "{path}.x"\n'
+    )
+    ((_, mapping),) = read_document(text, "m.toml").logs.items()
+    found = unfit(Answer("AVRO", root, references=tuple(references)), mapping)
+    assert found is not None
+    assert found.startswith("judgments.grade: ")
 
 
 def test_random_schemas_are_used_or_refused():

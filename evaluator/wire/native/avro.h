@@ -188,7 +188,7 @@ static const byte *read_avro(const struct avro *avro, struct mapping *map, int64
     case AVRO_STRING:
         return read_avro_string(map, is_wanted, at, end);
     case AVRO_FIXED:
-        return is_wanted || end - at < type->n ? NULL : at + type->n;
+        return is_wanted || type->n < 0 || end - at < type->n ? NULL : at + type->n;
     case AVRO_ENUM:
         at = read_varint(at, end, &value);
         if (!at || value < 0 || value >= type->n)
