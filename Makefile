@@ -108,7 +108,7 @@ test: system $(VENV)/.compare $(VENV)/.embeddings ## everything, with a real Apa
 	$(BIN)/python -m pytest -n 3 --dist loadgroup -m "not ecosystem" || failed=1; \
 	wait $$types || { failed=1; echo "types or import contracts are wrong: see above" >&2; }; exit $$failed
 
-# A real schema registry, records by the serializers of others, and a Spark cluster. About four minutes.
+# A real schema registry, records by the serializers of others, and a Spark cluster. About five minutes.
 .PHONY: test-ecosystem
 test-ecosystem: system $(VENV)/.ecosystem ## with a real Apicurio registry, serializers of others and Spark
 	$(BIN)/python -m pytest -q -n 0 -m ecosystem tests/ecosystem
