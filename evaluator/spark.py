@@ -39,6 +39,10 @@ BATCH_BYTES: Final = 16 << 20
 """Limit of an Arrow batch."""
 _RAISED: Final = re.compile(r"^evaluator\.[\w.]+: (.+)$", re.MULTILINE)
 """The error of a task in the error of Spark."""
+_MS_WITHOUT_ZONE: Final = (
+    "(timestamp - timestamp_ntz'1970-01-01 00:00:00') div interval '0 00:00:00.001' day to second"
+)
+"""A cast would depend on the zone of the session."""
 _WINDOW: Final = (
     "start_ms bigint, end_ms bigint, model string, variant string, ranker string, measure string, "
     "queries decimal(38,0), sum_units decimal(38,0)"
@@ -57,7 +61,7 @@ def results_of(
 
     Args:
         records: has the columns NEEDED, the timestamp as a time or in ms; times without a zone are
-            of the session's. A repeated record counts once.
+            in UTC. A repeated record counts once.
         settings: a mapping is read here and sent to the executors.
         at_end: as of `evaluator replay`.
         queries: as of `run_task`.
@@ -75,9 +79,9 @@ def results_of(
     spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(BATCH_BYTES))
     if settings.mapping is not None:
         spark.sparkContext.addFile(settings.mapping)
-    is_time = dict(records.dtypes)["timestamp"].startswith("timestamp")
     time = sql.col("timestamp")
-    time_ms = sql.unix_millis(time.cast("timestamp")) if is_time else time.cast("bigint")
+    times = {"timestamp": sql.unix_millis(time), "timestamp_ntz": sql.expr(_MS_WITHOUT_ZONE)}
+    time_ms = times.get(dict(records.dtypes)["timestamp"], time.cast("bigint"))
     key = sql.col("key") if "key" in records.columns else sql.lit(None)
     log = sql.when(sql.col("topic") == names["rankings"], "rankings").otherwise("judgments")
     columns = (log, sql.col("offset").cast("bigint"), time_ms, key.cast("binary"), "value")

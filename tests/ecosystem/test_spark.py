@@ -6,10 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+from importlib.metadata import requires
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from packaging.requirements import Requirement
 
 from evaluator.cli import main
 from evaluator.cli.exits import UsageError
@@ -17,6 +19,7 @@ from evaluator.config import Settings
 from tests.kafka.broker import free_ports
 from tests.kafka.page import blocks
 from tests.replay.running import judgment, ranking
+from tests.tidy.test_project import PROJECT
 from tests.tidy.tree import ROOT
 from tests.waiting import until
 
@@ -305,22 +308,41 @@ def test_an_error_in_a_task_is_a_line_and_an_exit_code(some, tmp_path):
     assert len(line) < 200
 
 
-def test_the_program_of_the_page_renames_a_column(some, tmp_path):
+def test_the_program_of_the_page_renames_a_column_and_reads_times_without_a_zone_in_utc(
+    some, tmp_path
+):
     import pyarrow as pa
 
-    some(timestamp=("written_at", pa.array([1_000_000, 1_000_500], pa.timestamp("ms"))))
+    times_ms = [4_000_000, 4_000_500]  # in the zone of the session an hour less: both are `future`
+    some(
+        timestamp=("written_at", pa.array(times_ms, pa.timestamp("ms"))),
+        value=("value", pa.array([ranking(str(of), of) for of in times_ms], pa.binary())),
+    )
     [program] = blocks(PAGE, "python")
     for of_page, of_test in ((INPUT, "in"), (OUT, "out"), ("n_partitions=64", "n_partitions=1")):
         assert of_page in program
         program = program.replace(of_page, of_test)
     (tmp_path / "program.py").write_text(program)
-    process = submitted(tmp_path, "spark-submit program.py", {})
+    zone = "--conf spark.sql.session.timeZone=Europe/Berlin"
+    process = submitted(tmp_path, f"spark-submit {zone} program.py", {})
     assert process.wait(600) == 0, (tmp_path / "log").read_text()
     [text] = (tmp_path / "out" / "summary").glob("part-*.txt")
     summary = json.loads(text.read_text())
     assert summary["manifest"]["ranges"]["rankings-0"] == {"start": 0, "end": 2}
     assert summary["manifest"]["settings"]["measures"] == ["ndcg@10"]
     assert summary["totals"]["queries"]["settled"] == 2
+
+
+def test_the_extra_has_all_that_spark_needs_for_tables():
+    project = PROJECT["project"]
+    given = project["dependencies"] + project["optional-dependencies"]["spark"]
+    needed = {
+        of.name
+        for of in map(Requirement, requires("pyspark"))
+        if of.marker and of.marker.evaluate({"extra": "sql"})
+    }
+    assert "pandas" in needed
+    assert needed <= {Requirement(each).name for each in given}
 
 
 def test_errors_of_arguments_and_columns_have_a_remedy(tmp_path, capsys):
