@@ -60,7 +60,7 @@ def verify(options: argparse.Namespace, settings: Settings) -> int:
 
 def _changed(shard: Shard) -> Iterator[str]:
     """What is not as in the manifest, which is checked first."""
-    for name, entry in (shard.manifest.files | shard.manifest.tables).items():
+    for name, entry in (shard.manifest.tables | shard.manifest.files).items():
         path = shard.directory / name
         try:
             with path.open("rb") as file:

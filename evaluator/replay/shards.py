@@ -20,7 +20,7 @@ from evaluator.core.types.tally import Path as TallyPath
 from evaluator.core.types.tally import Tally
 from evaluator.ports import SourceUnusable
 from evaluator.replay.manifest import MANIFEST_FORMAT, Code, chain_of
-from evaluator.replay.results import SortKey
+from evaluator.replay.results import DERIVED, SortKey
 from evaluator.replay.writing import (
     DEAD_LETTERS,
     EVALUATIONS,
@@ -221,6 +221,10 @@ def manifest_in(text: bytes, path: object) -> ManifestDocument:
         )
     if not intact:
         raise SourceUnusable(f"{path} has changed: its chain differs. Replay it again.")
+    if others := found.tables.keys() - {*DERIVED}:  # the chain leaves tables out
+        raise SourceUnusable(
+            f"{path} has changed: {min(others)!r:.100} is no table of results. Replay it again."
+        )
     return found
 
 

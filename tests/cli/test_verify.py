@@ -1,5 +1,6 @@
 """`verify`: hashes of results, and all of it computed again."""
 
+import hashlib
 import json
 import shutil
 
@@ -56,6 +57,14 @@ def test_a_manifest_that_was_changed_is_refused(root, tmp_path, capsys):
     path.write_text(path.read_text().replace('"mrr"', '"map"', 1))
     assert verify(tmp_path / "1") == 3
     assert "its chain differs" in capsys.readouterr().err
+
+
+def test_a_table_cannot_replace_the_hash_of_a_file(root, tmp_path, capsys):
+    entry = {"rows": 1, "bytes": 2, "sha256": hashlib.sha256(b"{}").hexdigest()}
+    other = altered(root, tmp_path / "1", tables={"totals.json": entry})
+    (other / "totals.json").write_bytes(b"{}")
+    assert verify(other) == 3
+    assert "has changed: 'totals.json' is no table of results" in capsys.readouterr().err
 
 
 @pytest.mark.slow
