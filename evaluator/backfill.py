@@ -159,7 +159,8 @@ def _blocks(path: Path) -> Iterator[list[str]]:
 def merge(summaries: Iterable[str]) -> str:
     """The summary of all tasks of some summaries, which may be merges; the grouping is free.
 
-    A summary is a document of `manifest` and `totals`. Equal ones count once.
+    A summary is a document of `manifest` and `totals`. Equal ones count once. A merge has no count
+    of windows, as tasks have some in common.
 
     Raises:
         RequestRefused: if a task is there twice, or meanings differ.
@@ -179,6 +180,7 @@ def merge(summaries: Iterable[str]) -> str:
         with refused_as(SourceUnusable, f"the summary of task {min(of.tasks)}"):
             segments.fold(add_tally(tally, tally_of(document["totals"], measures, of.levels)))
         counts.update(document["manifest"]["counts"])
+        counts.pop("windows", None)
         for mine, others in zip(_members(part), _members(added), strict=True):
             mine.update(others)
         codes.add(Code(of.version, of.code_sha256))

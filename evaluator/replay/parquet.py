@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from evaluator.ports import ResultsUnusable
 from evaluator.replay.writing import EVALUATIONS, SETTLED
 
 BATCH_ROWS: Final = 20_000
@@ -27,6 +26,8 @@ _TEXTS: Final = {"query", *_QUERY, *_VALUE, "segment", "level", "candidate_id"} 
     "event_time_ms",
     "value",
 }
+_TIME_END: Final = 1 << 63
+"""First ms that a column cannot have."""
 
 
 class _Columns(NamedTuple):
@@ -145,28 +146,19 @@ def columns_of(name: str) -> dict[str, tuple[str, ...]]:
 
 
 def table_batches(source: Path) -> Iterator[tuple[str, Any]]:
-    """The record batches of both tables of a file of TABLED, each with the name of its table.
-
-    Raises ResultsUnusable.
-    """
+    """The record batches of both tables of a file of TABLED, each with the name of its table."""
     columns = _COLUMNS[source.name]
     tables = {name: _Table(schema_of(of)) for name, of in columns_of(source.name).items()}
     n_bytes = 0
-    try:
-        with source.open("rb") as lines:
-            for line in chain(lines, (None,)):
-                n_bytes += len(line or b"")
-                flush = line is None or n_bytes >= BATCH_BYTES
-                n_bytes = 0 if flush else n_bytes
-                rows = _rows(line, columns) if line is not None else ((), ())
-                for (name, table), added in zip(tables.items(), rows, strict=True):
-                    for batch in table.add(added, flush=flush):
-                        yield name, batch
-    except OverflowError:
-        raise ResultsUnusable(
-            f"{source.name} has a time of 2^63 ms or later, which Parquet cannot have. Leave "
-            "--format parquet out."
-        ) from None
+    with source.open("rb") as lines:
+        for line in chain(lines, (None,)):
+            n_bytes += len(line or b"")
+            flush = line is None or n_bytes >= BATCH_BYTES
+            n_bytes = 0 if flush else n_bytes
+            rows = _rows(line, columns) if line is not None else ((), ())
+            for (name, table), added in zip(tables.items(), rows, strict=True):
+                for batch in table.add(added, flush=flush):
+                    yield name, batch
 
 
 def _rows(line: bytes, columns: _Columns) -> tuple[Iterable[tuple[Any, ...]], ...]:
@@ -185,4 +177,4 @@ def _cell(row: _Line, name: str) -> Any:
     cell = getattr(row, name)
     if name in _LISTS:
         return [dict(zip(_LISTS[name], pair, strict=True)) for pair in cell.items()]
-    return cell
+    return None if name == "settled_time_ms" and cell >= _TIME_END else cell

@@ -86,6 +86,11 @@ class SortedRange:
         batch = next(self._batches, None)
         if batch is None:
             return False
+        if others := {*batch.column("log").unique().to_pylist()} - {*LOGS}:
+            raise SourceUnusable(
+                f"partition {self._task} has records of the log {min(map(repr, others)):.100}. "
+                f"Name the log of each record {' or '.join(LOGS)}, and leave others out."
+            )
         for log in LOGS:
             rows = batch.filter(compute.equal(batch.column("log"), log))
             found = self._checked(log, rows) if len(rows) else []
