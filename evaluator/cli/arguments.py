@@ -249,8 +249,8 @@ _PICTURE: Final = _option("--out", "a picture: one HTML file", type=Path, metava
 _REPLACE: Final = _option("--force", "replace a file that is not empty", action="store_true")
 _GRID: Final = _option(
     "--grid",
-    "also try these values, or without any some of alarm_tolerance and alarm_budget_days; may be "
-    "repeated",
+    "also try these values, or without any some of alarm_tolerance and alarm_budget_days that no "
+    "other --grid names; may be repeated",
     action="append",
     nargs="?",
     const="",

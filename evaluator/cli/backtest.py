@@ -103,7 +103,7 @@ def _grid_of(options: argparse.Namespace, settings: Settings) -> list[Settings]:
     if options.grid is None:
         return []
     texts = [text for text in options.grid if text]
-    values, made = {} if texts else dict(GRID), list[Settings]()
+    values, made = dict[str, list[str]](), list[Settings]()
     for text in texts:
         name, _, listed = text.partition("=")
         if name not in GRID or not listed:
@@ -111,7 +111,9 @@ def _grid_of(options: argparse.Namespace, settings: Settings) -> list[Settings]:
                 f"--grid {text!r} is not NAME=VALUE,VALUE with one of the settings "
                 f"{', '.join(GRID)}. Run once for each value of another setting, with --set."
             )
-        values[name] = listed.split(",")
+        values.setdefault(name, []).extend(listed.split(","))
+    if len(texts) < len(options.grid):  # one without values
+        values = {name: [*of] for name, of in GRID.items()} | values
     if (n := prod(map(len, values.values()))) > MAX_GRID:
         raise UsageError(f"--grid has {n} settings, and {MAX_GRID} is the limit: give less values.")
     for of in product(*values.values()):

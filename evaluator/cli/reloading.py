@@ -32,7 +32,11 @@ def hang_up(options: argparse.Namespace, settings: Settings, server: HttpServer)
                 _RELOADS.release()
 
     if _RELOADS.acquire(blocking=False):
-        threading.Thread(target=run, name="reload", daemon=True).start()
+        try:
+            threading.Thread(target=run, name="reload", daemon=True).start()
+        except RuntimeError as error:
+            _RELOADS.release()
+            log.warning("settings_unusable", error=f"no thread to read them: {error}")
 
 
 def reload(options: argparse.Namespace, settings: Settings, server: HttpServer) -> None:

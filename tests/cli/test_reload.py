@@ -158,6 +158,22 @@ def test_signals_during_a_slow_reload_are_one_more(house, monkeypatch):
     until(lambda: len(began) == 3)
 
 
+def test_a_thread_that_cannot_start_is_logged_and_later_signals_reload(house, monkeypatch, capsys):
+    def start(_):
+        raise RuntimeError("can't start new thread")
+
+    reloaded = threading.Event()
+    monkeypatch.setattr(reloading, "reload", lambda *_: reloaded.set())
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        for _ in range(3):  # more than wait for each other
+            reloading.hang_up(house.options, house.began_with, None)
+    written = "".join(capsys.readouterr())
+    assert written.count("no thread to read them: can't start new thread") == 3
+    reloading.hang_up(house.options, house.began_with, None)
+    assert reloaded.wait(PATIENCE_SECONDS)
+
+
 @pytest.mark.slow
 def test_a_process_that_waits_for_its_broker_reloads_and_stays(tmp_path):
     file = tmp_path / "settings.toml"

@@ -364,13 +364,21 @@ def test_a_grid_has_a_row_for_each_setting_and_first_that_as_it_is(folder, tmp_p
     assert data["grid"][1]["alarms"] == 0
 
 
-def test_a_grid_that_takes_too_long_ends(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("grid", "n"),
+    [
+        (["--grid"], 3 * 3 - 1),
+        (["--grid=alarm_tolerance=0.02", "--grid=alarm_tolerance=0.04"], 2),
+        (["--grid", "--grid=alarm_tolerance=0.04"], 3),
+    ],
+)
+def test_a_grid_that_takes_too_long_ends(grid, n, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(command, "GRID_SECONDS", -1)
     write_settled(settled_world(3, hours=2), tmp_path / "short")
-    assert main(["alarms", "backtest", "--settled", str(tmp_path / "short"), "--grid"]) == 0
+    assert main(["alarms", "backtest", "--settled", str(tmp_path / "short"), *grid]) == 0
     *_, table, text = capsys.readouterr().out.split("\n\n")
     assert len(table.splitlines()) == 2
-    assert "8 settings were not tried" in text
+    assert f"\n{n} settings were not tried" in text
 
 
 def test_the_page_has_external_text_as_data_only(page):
