@@ -3,17 +3,23 @@
 import json
 import re
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
+from evaluator.cli import wiring
 from evaluator.cli.totals import totals_of
 from evaluator.cli.wiring import fingerprint_of, new_engine
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.core.join.changes import LogId, Origin
-from evaluator.core.types.records import LOGS
+from evaluator.core.types.records import LOGS, OTHER
+from evaluator.core.types.segments import SegmentRules
 from evaluator.ports import RequestRefused, SourceUnusable
+from evaluator.wire.messages.codec import decode_judgments, decode_rankings
+from evaluator.wire.records import Records
 from evaluator.wire.state.checkpoint import FORMAT, checkpoint_key, encode_checkpoint
+from tests.replay.running import judgment, ranking
 from tests.tidy.tree import ROOT
 
 SETTINGS = Settings()
@@ -96,8 +102,51 @@ def test_totals_of_other_topics_are_added_whatever_the_grouping(tmp_path):
     assert [each["topic_ids"] for each in found["added"]] == [LATER, NOW]
     assert [each["tasks"] for each in found["added"]] == [[0, 1, 2, 3], [0, 1]]
     assert found["topic_ids"] == LATEST
-    assert found["levels"] == {}
     assert other == found
+
+
+def totals_by_level(numbers, topic_ids, added=()):
+    """The totals of queries with these levels; two of three levels have judgments."""
+    engine = new_engine(SEGMENTED, measure_set(SEGMENTED), 0)
+    rankings = [
+        ranking(str(n), 1_000 + n, segments={"locale": f"l{number}"})
+        for n, number in enumerate(numbers)
+    ]
+    judgments = [
+        judgment(str(n), 1_000 + n, {"b": number % 3})
+        for n, number in enumerate(numbers)
+        if number % 3
+    ]
+    options = {"max_future_skew_ms": SEGMENTED.max_future_skew_ms}
+    columns = {"features": False, "segments": SEGMENTED.segments}
+    logs = [
+        Records.of(log, 0, range(len(values)), [None] * len(values), values, None, len(values))
+        for log, values in zip(LOGS, (rankings, judgments), strict=True)
+    ]
+    engine.receive(
+        decode_rankings(logs[0], **options, **columns), decode_judgments(logs[1], **options)
+    )
+    head = engine.head
+    head.origin = Origin({log: LogId(of) for log, of in topic_ids.items()})
+    value = encode_checkpoint(replace(engine.checkpoint(), head=head))
+    of_task = {0: {checkpoint_key(0, fingerprint_of(SEGMENTED)): value}}
+    return totals_of(of_task, SEGMENTED, topic_ids=topic_ids, added=added)
+
+
+def test_totals_of_levels_are_those_of_one_run_whatever_the_grouping(tmp_path, monkeypatch):
+    monkeypatch.setattr(wiring, "SegmentRules", partial(SegmentRules, max_levels=4))
+    first, second, third = ([*range(*of)] * 2 for of in ((0, 30), (20, 50), (10, 40)))
+    one = totals_by_level([*first, *second, *third], NOW)
+    assert len(one["levels"]["locale"]) == 4
+    assert {row["level"] for row in one["segments"]} > {OTHER}
+    old, new, both = (tmp_path / name for name in ("old", "new", "both"))
+    old.write_text(json.dumps(totals_by_level(first, NOW)))
+    new.write_text(json.dumps(totals_by_level(second, LATER)))
+    both.write_text(json.dumps(totals_by_level(second, LATER, [old])))
+    for added in ([old, new], [new, old], [both]):
+        found = totals_by_level(third, LATEST, added)
+        for name in ("levels", "segments", "totals", "queries", "ledger"):
+            assert found[name] == one[name], (name, added)
 
 
 def test_totals_of_the_same_topics_or_of_another_meaning_are_not_added(tmp_path):
