@@ -92,7 +92,7 @@ def folder(tmp_path_factory) -> Path:
         env={**os.environ, "PATH": path, "data": "data"},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1800,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
