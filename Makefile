@@ -201,6 +201,7 @@ sbom: $(VENV)/.dev ## write dist/sbom.cdx.json: requirements/run.txt with hashes
 generate: $(VENV)/.dev ## write the documents that are generated from the code
 	$(BIN)/python scripts/write_settings_page.py
 	$(BIN)/python scripts/write_timeline.py
+	$(BIN)/python -m scripts.write_benchmark_pictures
 	$(BIN)/python -m scripts.write_schemas
 	$(BIN)/python -m scripts.write_thresholds
 	$(BIN)/python -m scripts.write_prometheus_rule

@@ -8,6 +8,7 @@ import pytest
 
 import evaluator
 from evaluator.config.settings import SPECS
+from scripts.write_benchmark_pictures import pictures
 from scripts.write_settings_page import PAGE, settings_page
 from scripts.write_timeline import PICTURE, timeline
 from tests.tidy.tree import ROOT, modules, name_of, pages, parsed, table_below
@@ -26,6 +27,11 @@ def test_the_page_of_settings_is_fresh():
 
 def test_the_timeline_is_fresh():
     assert PICTURE.read_text("utf-8") == timeline(), "run: make generate"
+
+
+def test_the_pictures_of_benchmarks_are_fresh():
+    for path, content in pictures().items():
+        assert path.read_text("utf-8") == content, "run: make generate"
 
 
 def test_every_setting_is_documented(subtests):
