@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from evaluator.core.alarms.sums import UNITS_PER_ONE, UnitSums, exact, units_of
 from evaluator.core.alarms.ticks import TICK_MS
+from evaluator.core.event_time.clock import MAX_TIMESTAMP_MS
 from evaluator.core.online.ordered_merge import SettledQuery
 from evaluator.core.online.watched import Template, WatchRules
 from evaluator.core.types.records import IntArray
@@ -18,6 +19,14 @@ _MEMBERS: Final = attrgetter(
     *("task", "n", "settled_time_ms", "event_time_ms", "trace_id", "node_id", "model", "variant"),
     *("segments", "grades", "silent"),
 )
+
+
+def _integers(values: Sequence[int]) -> IntArray:
+    """Integers of 64 bits: a settled time beyond them becomes the largest."""
+    try:
+        return np.array(values, np.int64)
+    except OverflowError:
+        return np.array([min(each, MAX_TIMESTAMP_MS) for each in values], np.int64)
 
 
 class WatchedQueries(NamedTuple):
@@ -47,7 +56,7 @@ class WatchedQueries(NamedTuple):
     ) -> "WatchedQueries":
         """Objects with the members of `SettledQuery`, at least one, and their values."""
         columns = list(zip(*map(_MEMBERS, rows), strict=True))
-        tasks, ns, settled_ms, event_ms = (np.array(of, np.int64) for of in columns[:4])
+        tasks, ns, settled_ms, event_ms = map(_integers, columns[:4])
         traces, nodes, models, variants, segments, grades, silent = columns[4:]
         judged = [bool(of) and not quiet for of, quiet in zip(grades, silent, strict=True)]
         labels = list(zip(models, variants, strict=True))

@@ -17,7 +17,7 @@ from evaluator.core.online.watched_queries import WatchedQueries
 from evaluator.core.types.candidates import CandidateKind, Described, Graph
 from evaluator.core.types.records import FloatArray, IntArray, LoggedQuery, WatermarkRecord
 from evaluator.wire.messages.models import MAX_GRADE
-from evaluator.wire.reading import Count, Int64, Reader, refused_as
+from evaluator.wire.reading import Count, Reader, refused_as
 
 MAX_SETTLED_BYTES: Final = 16 << 20
 _CANNOT: Final = "a record of settled cannot be read"
@@ -56,7 +56,7 @@ class _Query(msgspec.Struct):
     trace_id: str = ""
     node_id: str = ""
     event_time_ms: Count = 0
-    settled_time_ms: Int64 = -1
+    settled_time_ms: int = -1
     model: str = ""
     variant: str = ""
     segments: dict[str, str] = {}
