@@ -1,4 +1,4 @@
-/* Reads record batches of Kafka to columns. Needs basics.h.
+/* Reads record batches of Kafka to columns. Needs basics.h and json.h.
 
    Sound, not complete, like the decoder of messages: it stops before the first batch that is not
    plain or that is damaged in any way, which the reference path then reads. Every read is checked
@@ -10,8 +10,7 @@ enum {
     BATCH_OVERHEAD = 12, /* offset and length */
     BATCH_HEADER = 61,
     MIN_RECORD_BYTES = 7,
-    MAX_RECORD_BYTES = 262144, /* a larger key or value is truncated */
-    MAX_FOREIGN_BYTES = 1048576, /* the same for values that are mapped */
+    MAX_RECORD_BYTES = 1048576, /* of a mapped value; MAX_MESSAGE_BYTES of others: more is cut */
     MAX_HEADERS_BYTES = 16384,
     KEPT_RECORD_BYTES = 65536,
     CODEC = 7, /* bits of the attributes */
@@ -198,7 +197,7 @@ static const byte *read_record(const struct batch *batch, const byte *at, const 
     out->timestamps_ms[row] = batch->has_append_ms ? batch->append_ms : ms;
     out->key_sizes[row] = key_size;
     out->value_sizes[row] = value_size;
-    keep_bytes(key, key_size, MAX_RECORD_BYTES, out->keys, &out->keys_size, out->key_starts + row);
+    keep_bytes(key, key_size, MAX_MESSAGE_BYTES, out->keys, &out->keys_size, out->key_starts + row);
     keep_bytes(value, value_size, batch->most, out->values, &out->values_size,
                out->value_starts + row);
     if (batch->is_foreign) {
@@ -225,8 +224,8 @@ static int read_batch(const byte *at, int64_t size, int64_t flags, struct record
         .is_cut = flags & IS_CUT,
         .is_foreign = flags & IS_FOREIGN,
         .most = flags & IS_WHOLE     ? INT64_MAX
-                : flags & IS_FOREIGN ? MAX_FOREIGN_BYTES
-                                     : MAX_RECORD_BYTES,
+                : flags & IS_FOREIGN ? MAX_RECORD_BYTES
+                                     : MAX_MESSAGE_BYTES,
     };
     if (at[16] != 2 || batch.first_offset < 0 || batch.first_offset > INT64_MAX / 2 ||
         batch.last_delta > INT32_MAX ||
