@@ -221,7 +221,7 @@ class Mapper:
     async def _adopt(self) -> None:
         """Begins where the group has committed; the positions of kept partitions stay."""
         assigned = self._source.partitions
-        new = [each for each in assigned if each not in self.readings]
+        new = sorted(each for each in assigned if each not in self.readings)
         repeats, settings = self._settings.repeats, self._settings
         has_written = await self._source.has_written()  # members commit before they write
         await self._ask_progress()
