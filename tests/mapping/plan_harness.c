@@ -4,28 +4,10 @@
 
 #include "../wire/harness.h"
 
-static uint64_t powers[MOST_POWER - LEAST_POWER + 1][2];
-
-static void *given(int64_t n_items, size_t size)
-{
-    void *items = array(n_items, size);
-    if (n_items && fread(items, size, n_items, stdin) != (size_t)n_items)
-        abort();
-    return items;
-}
-
-static int64_t number(void)
-{
-    int64_t value;
-    return fread(&value, sizeof value, 1, stdin) == 1 ? value : -1;
-}
-
 int main(void)
 {
     int64_t n_mapped = 0, n_nodes;
-    if (fread(powers, sizeof powers, 1, stdin) != 1)
-        abort();
-    set_powers_of_five(powers);
+    read_powers();
     while ((n_nodes = number()) >= 0) {
         struct mapping map = {.n_members = number()};
         int64_t n_paths = number(), n_choices = number(), n_texts = number();

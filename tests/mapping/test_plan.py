@@ -3,7 +3,6 @@
 import json
 import random
 import struct
-import subprocess
 from pathlib import Path
 
 import msgspec
@@ -18,6 +17,7 @@ from evaluator.wire.native import library
 from evaluator.wire.records import MAX_RECORD_BYTES, Records
 from tests.mapping.test_interpreter import MAPPINGS, mutated, record_of
 from tests.repeats import sized
+from tests.wire.sanitized import built, printed
 
 ROWS = """
 [rankings]
@@ -289,10 +289,8 @@ def test_grades_of_rows_are_planned_if_each_candidate_has_one(rows, is_planned):
 
 @pytest.mark.slow
 def test_no_mutant_makes_it_read_or_write_where_it_must_not(tmp_path):
-    program, chance = tmp_path / "harness", random.Random(7)
-    flags = "-std=c11 -g -O1 -Wall -Wextra -Werror -fsanitize=address,undefined -fno-sanitize-recover=all"
-    source = Path(__file__).with_name("plan_harness.c")
-    subprocess.run(["cc", *flags.split(), "-o", program, source], check=True)
+    chance = random.Random(7)
+    program = built(Path(__file__).with_name("plan_harness.c"), tmp_path)
     parts = [np.ascontiguousarray(library.powers_of_five).tobytes()]
     for text in PLANNED * 100:
         plan = plan_of(mapping_of(text))
@@ -304,11 +302,7 @@ def test_no_mutant_makes_it_read_or_write_where_it_must_not(tmp_path):
         parts.append(struct.pack("<2q", len(values), room))
         for value in values:
             parts += [struct.pack("<q", len(value)), value, struct.pack("<q", 1), b"k"]
-    done = subprocess.run(
-        [program], input=b"".join(parts), capture_output=True, check=False, timeout=300
-    )
-    assert done.returncode == 0, done.stderr.decode()
-    assert int(done.stdout) > 1_000
+    assert int(printed(program, b"".join(parts))) > 1_000
 
 
 GRADES = '[judgments]\ntrace_id = "t"\nnode_id = "t"\ncandidate_id = "t"\n'

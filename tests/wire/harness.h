@@ -8,10 +8,33 @@
 
 static inline void *array(int64_t n_items, size_t size)
 {
-    void *items = malloc(n_items * size);
+    void *items = n_items < 0 ? NULL : malloc(n_items * size);
     if (!items && n_items)
         abort();
     return items;
+}
+
+static inline void *given(int64_t n_items, size_t size)
+{
+    void *items = array(n_items, size);
+    if (n_items && fread(items, size, n_items, stdin) != (size_t)n_items)
+        abort();
+    return items;
+}
+
+/* Reads a number from standard input; -1 at its end. */
+static inline int64_t number(void)
+{
+    int64_t value;
+    return fread(&value, sizeof value, 1, stdin) == 1 ? value : -1;
+}
+
+static inline void read_powers(void)
+{
+    static uint64_t powers[MOST_POWER - LEAST_POWER + 1][2];
+    if (fread(powers, sizeof powers, 1, stdin) != 1)
+        abort();
+    set_powers_of_five(powers);
 }
 
 static inline struct names names_for(int64_t room)

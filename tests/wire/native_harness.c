@@ -3,8 +3,6 @@
 
 #include "harness.h"
 
-static uint64_t powers[MOST_POWER - LEAST_POWER + 1][2];
-
 static void read_exactly(void *to, size_t size)
 {
     if (size && fread(to, size, 1, stdin) != 1)
@@ -14,8 +12,7 @@ static void read_exactly(void *to, size_t size)
 int main(void)
 {
     int64_t n, size, decoded[2] = {0, 0};
-    read_exactly(powers, sizeof powers);
-    set_powers_of_five(powers);
+    read_powers();
     while (fread(&n, sizeof n, 1, stdin) == 1) {
         int64_t *starts = array(n, sizeof *starts), *ends = array(n, sizeof *ends), length = 0;
         byte *text = NULL;

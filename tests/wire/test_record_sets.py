@@ -2,7 +2,6 @@
 
 import random
 import struct
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ from aiokafka.record.util import calc_crc32c
 from evaluator.wire.native import record_sets
 from tests.repeats import sized
 from tests.wire.record_batches import CODECS, Row, batch, mutant, random_rows, with_crc
+from tests.wire.sanitized import built, printed
 
 HARNESS = Path(__file__).with_name("record_sets_harness.c")
 SEED = 20251121
@@ -106,11 +106,7 @@ def test_compressed_batches_are_unpacked_up_to_a_limit(monkeypatch):
 @pytest.fixture(scope="module")
 def harness(tmp_path_factory):
     """The reader with sanitizers in a program of its own."""
-    program = tmp_path_factory.mktemp("record_sets") / "harness"
-    flags = "-std=c11 -g -O1 -Wall -Wextra -Werror".split()
-    flags += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    subprocess.run(["cc", *flags, "-o", program, HARNESS], check=True)
-    return program
+    return built(HARNESS, tmp_path_factory.mktemp("record_sets"))
 
 
 @pytest.mark.slow
@@ -129,7 +125,5 @@ def test_no_mutant_makes_it_read_or_write_where_it_must_not(harness):
     sent = b"".join(
         struct.pack("<3q", *head) + each for head, each in zip(heads, sets, strict=True)
     )
-    done = subprocess.run([harness], input=sent, capture_output=True, check=False, timeout=600)
-    assert done.returncode == 0, done.stderr.decode()
-    n_sets, n_rows = map(int, done.stdout.split())
+    n_sets, n_rows = map(int, printed(harness, sent).split())
     assert min(n_sets, n_rows) > 1_000
