@@ -58,7 +58,7 @@ class AvroTexts:
         if records.headers is not None and HEADER.encode() in records.headers.buffer:
             is_framed &= [HEADER.encode() not in (each or b"") for each in records.headers]
         ids = frames[:, 1:] @ (1 << np.array([24, 16, 8, 0]))
-        buffer, starts, sizes = b"", np.zeros(n, np.int64), np.full(n, -1, np.int64)
+        buffer, starts, sizes = bytearray(), np.zeros(n, np.int64), np.full(n, -1, np.int64)
         for number in np.unique(ids[is_framed]).tolist():
             tables = self._tables_of(number)
             rows = np.flatnonzero(is_framed & (ids == number))
@@ -66,7 +66,7 @@ class AvroTexts:
                 texts = tables.texts(values[rows])
                 starts[rows], sizes[rows] = texts.starts + len(buffer), texts.sizes
                 buffer += texts.buffer
-        return replace(records, values=ByteStrings(buffer or b"\0", starts, sizes))
+        return replace(records, values=ByteStrings(bytes(buffer) or b"\0", starts, sizes))
 
     def _tables_of(self, number: int) -> "_Tables | None":
         if number not in self._tables:
@@ -81,7 +81,7 @@ class AvroTexts:
 
 
 class _Tables:
-    """The tables of `avro.h`. Raises SchemaUnusable, and KeyError for what these do not have."""
+    """The tables of `avro.h`. Raises any error for a schema that these cannot have."""
 
     def __init__(self, answer: Answer, tree: Tree) -> None:
         schema, self._names = schema_of(answer)

@@ -110,12 +110,12 @@ class SortedRange:
         last, found = self._last.get(log), []
         for value, key, time_ms, offset in zip(*(of.to_pylist() for of in columns), strict=True):
             row = StoredRecord(value, key, -1 if time_ms is None else time_ms, offset)
-            if last is not None and offset != last.offset + 1:  # type: ignore[operator]  # not None
+            before = None if last is None else last.offset
+            if before is not None and offset != before + 1:
                 if row == last:
                     continue
-                self._require_later(log, offset, last.offset or 0)
-                gaps = self.gaps.setdefault(f"{log}-{self._task}", [])
-                add_gap(gaps, (last.offset or 0) + 1, offset)
+                self._require_later(log, offset, before)
+                add_gap(self.gaps.setdefault(f"{log}-{self._task}", []), before + 1, offset)
             found.append(row)
             last = row
         if last is not None:

@@ -78,15 +78,25 @@ class TaskProgress(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Task:
-    """The unprocessed queries of one task, and its watermark.
-
-    A task without a state begins with the first record that is read.
-    """
+class ReadTask:
+    """How far a task was read. Without a state it begins with the first record that is read."""
 
     next_n: int | None = None  # the number of the next query to be read
     settled_ms: int = -1  # of the last query that was read
     watermark_ms: int = -1  # every later record settles at this time or later
+
+    def watermark(self, record: WatermarkRecord) -> None:
+        """Adds a watermark record; one beyond the records read so far is ignored."""
+        if self.next_n is None:
+            self.next_n, self.settled_ms = record.n, record.watermark_ms
+        if record.n <= self.next_n:
+            self.watermark_ms = max(self.watermark_ms, record.watermark_ms)
+
+
+@dataclass(slots=True)
+class _Task(ReadTask):
+    """The unprocessed queries of one task."""
+
     waiting: deque[SettledQuery] = field(default_factory=deque)
 
     def blocks(self, settled_ms: int) -> bool:
@@ -158,20 +168,8 @@ class OrderedMerge:
         self.n_waiting_bytes += query.n_bytes
 
     def watermark(self, number: int, record: WatermarkRecord) -> None:
-        """Adds a watermark record of a task; one beyond the records read so far is ignored."""
-        task = self._tasks[number]
-        if task.next_n is None:
-            task.next_n, task.settled_ms = record.n, record.watermark_ms
-        if record.n <= task.next_n:
-            task.watermark_ms = max(task.watermark_ms, record.watermark_ms)
-
-    @property
-    def certain_ms(self) -> int:
-        """No query that settles before this time can still be taken."""
-        return min(
-            task.waiting[0].settled_time_ms if task.waiting else task.watermark_ms
-            for task in self._tasks
-        )
+        """Adds a watermark record of a task, as `ReadTask` does."""
+        self._tasks[number].watermark(record)
 
     def begin_again(self, number: int) -> None:
         """Begins a task with its next record; its queries that wait are dropped."""

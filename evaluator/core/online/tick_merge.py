@@ -7,20 +7,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.core.alarms.sums import UnitSums
-from evaluator.core.online.ordered_merge import TaskProgress
+from evaluator.core.online.ordered_merge import ReadTask, TaskProgress
 from evaluator.core.online.watched import WatchRules
 from evaluator.core.online.watched_queries import Labels, TickSums, WatchedQueries
 from evaluator.core.types.records import IntArray, WatermarkRecord
 
 
 @dataclass(slots=True)
-class _Task:
-    """What was read of one task. Without a state it begins with the first record that is read."""
+class _Task(ReadTask):
+    """The sums of one task."""
 
-    sums: TickSums
-    next_n: int | None = None  # the number of the next query to be read
-    settled_ms: int = -1  # of the last query that was read
-    watermark_ms: int = -1  # every later record settles at this time or later
+    sums: TickSums = field(kw_only=True)
     progress: dict[int, tuple[TaskProgress, int]] = field(default_factory=dict)
     """Progress and position after the last query of each tick that is not closed."""
     waiting_ms: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -42,7 +39,7 @@ class TickMerge:
     def __init__(self, n_tasks: int, taken: Mapping[int, TaskProgress], rules: WatchRules) -> None:
         self._rules = rules
         self._tasks = [
-            _Task(TickSums(rules), *taken.get(task, (None, -1))) for task in range(n_tasks)
+            _Task(*taken.get(task, (None, -1)), sums=TickSums(rules)) for task in range(n_tasks)
         ]
         self.taken = dict(taken)
         self.positions: dict[int, int] = {}
@@ -56,11 +53,9 @@ class TickMerge:
     @property
     def awaited(self) -> list[int]:
         """The tasks that block the merge; empty without waiting queries."""
-        waiting_ms = [task.waiting_ms.min() for task in self._tasks if len(task.waiting_ms)]
-        if not waiting_ms:
-            return []
-        tasks = enumerate(self._tasks)
-        return [number for number, task in tasks if task.watermark_ms < min(waiting_ms)]
+        waiting_ms = (task.waiting_ms.min() for task in self._tasks if len(task.waiting_ms))
+        first_ms, tasks = min(waiting_ms, default=-1), enumerate(self._tasks)
+        return [number for number, task in tasks if task.watermark_ms < first_ms]
 
     @property
     def certain_ms(self) -> int:
@@ -104,12 +99,8 @@ class TickMerge:
             task.progress[int(ticks_ms[row])] = after, int(queries.offsets[row]) + 1
 
     def watermark(self, number: int, record: WatermarkRecord) -> None:
-        """Adds a watermark record of a task; one beyond the records read so far is ignored."""
-        task = self._tasks[number]
-        if task.next_n is None:
-            task.next_n, task.settled_ms = record.n, record.watermark_ms
-        if record.n <= task.next_n:
-            task.watermark_ms = max(task.watermark_ms, record.watermark_ms)
+        """Adds a watermark record of a task, as `ReadTask` does."""
+        self._tasks[number].watermark(record)
 
     def take(self) -> Iterator[tuple[int, Labels, UnitSums]]:
         """Removes the ticks that are certain now: start, labels and sums, in order."""
@@ -133,7 +124,7 @@ class TickMerge:
         for _, position in self._tasks[number].progress.values():
             self.positions[number] = position
         self.taken.pop(number, None)
-        self._tasks[number] = _Task(TickSums(self._rules))
+        self._tasks[number] = _Task(sums=TickSums(self._rules))
 
 
 def _leading(mask: NDArray[np.bool_]) -> int:

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.core.alarms.sums import UNITS_PER_ONE, UnitSums, exact, units_of
+from evaluator.core.alarms.sums import UNITS_PER_ONE, UnitSums, exact, integers, units_of
 from evaluator.core.alarms.ticks import TICK_MS
 from evaluator.core.event_time.clock import MAX_TIMESTAMP_MS
 from evaluator.core.online.ordered_merge import SettledQuery
@@ -19,14 +19,6 @@ _MEMBERS: Final = attrgetter(
     *("task", "n", "settled_time_ms", "event_time_ms", "trace_id", "node_id", "model", "variant"),
     *("segments", "grades", "silent"),
 )
-
-
-def _integers(values: Sequence[int]) -> IntArray:
-    """Integers of 64 bits: a settled time beyond them becomes the largest."""
-    try:
-        return np.array(values, np.int64)
-    except OverflowError:
-        return np.array([min(each, MAX_TIMESTAMP_MS) for each in values], np.int64)
 
 
 class WatchedQueries(NamedTuple):
@@ -56,7 +48,8 @@ class WatchedQueries(NamedTuple):
     ) -> "WatchedQueries":
         """Objects with the members of `SettledQuery`, at least one, and their values."""
         columns = list(zip(*map(_MEMBERS, rows), strict=True))
-        tasks, ns, settled_ms, event_ms = map(_integers, columns[:4])
+        tasks, ns, event_ms = (np.array(columns[at], np.int64) for at in (0, 1, 3))
+        settled_ms = np.minimum(integers(columns[2]), MAX_TIMESTAMP_MS).astype(np.int64)
         traces, nodes, models, variants, segments, grades, silent = columns[4:]
         judged = [bool(of) and not quiet for of, quiet in zip(grades, silent, strict=True)]
         labels = list(zip(models, variants, strict=True))
