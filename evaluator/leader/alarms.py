@@ -1,6 +1,6 @@
 """The watch of alarms in the leader: its state, the operator's commands, and its records."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -40,6 +40,8 @@ class LeaderAlarms:
         self._requests: dict[bytes, bytes] = {}
         self._unpublished: list[OutputRecord] = []
         self.watch: AlarmWatch | None = None
+        self.positions: dict[int, int] = {}
+        """Offset in `settled` of the first record of each task that was not received yet."""
 
     def keep(self, key: bytes, value: bytes) -> bool:
         """Takes a record of `weights` if it is one of alarms."""
@@ -53,8 +55,8 @@ class LeaderAlarms:
             return False
         return True
 
-    def begin(self, n_tasks: int) -> Mapping[int, int]:
-        """Begins the watch as the leader; returns the offsets in `settled` to read from.
+    def begin(self, n_tasks: int) -> None:
+        """Begins the watch as the leader; it has to receive all records from `positions` on.
 
         A state of other settings, or one that cannot be read, is deleted.
         """
@@ -70,29 +72,35 @@ class LeaderAlarms:
             log.warning("alarms_begin_again", reason=reason)
         if reason and not watch.series:
             self._unpublished = state.deletions()
-        self.watch = watch
-        return state.positions
+        self.watch, self.positions = watch, dict(state.positions)
 
     def resign(self) -> None:
         """Ends the watch: this process is no longer the leader."""
         self.watch = None
+
+    def needs(self, task: int, generation: str, offset: int) -> bool:
+        """Whether records of a task up to this offset are to be received."""
+        known = self._state.generations.get(task, [generation])
+        is_left = generation in known[:-1]
+        return not is_left and offset >= self.positions.get(task, 0)
 
     def receive(
         self, task: int, generation: str, records: Sequence[Watched]
     ) -> list[tuple[LeaderOutput, OutputRecord]]:
         """Adds records of a task; returns the records to publish, if ticks were closed.
 
-        Records before the position of the state are ignored: learning may have to read them.
+        Records that were received before are ignored: learning may have to read them again.
         """
         watch = self.watch
         if watch is None:
             return []
         for key in list(self._requests):
             self._request(key, watch)
-        begin = self._state.positions.get(task, 0)
+        begin = self.positions.get(task, 0)
         batch = [record for each in records for record in _from(each, begin)]
         if not batch:
             return []
+        self.positions[task] = _last_offset(records[-1]) + 1
         result, known = WatchResult(), self._state.generations.setdefault(task, [generation])
         if generation not in known:
             log.warning("alarms_generation_begins", task=task, generation=generation)
@@ -125,6 +133,10 @@ class LeaderAlarms:
     def view(self) -> AlarmsView:
         """All series, while this process leads."""
         return AlarmsView() if self.watch is None else self.watch.view()
+
+
+def _last_offset(record: Watched) -> int:
+    return int(record.offsets[-1]) if isinstance(record, WatchedQueries) else record[0]
 
 
 def _from(record: Watched, offset: int) -> list[WatchedQueries | WatermarkRecord]:

@@ -6,6 +6,7 @@ continue from the latest state once elected.
 
 import asyncio
 import contextlib
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +15,6 @@ from typing import Final
 import structlog
 
 from evaluator.core.measures import MeasureSet
-from evaluator.core.online.alarm_watch import AlarmsView
 from evaluator.core.online.events import Command, LeaderView
 from evaluator.core.online.online_learner import IntervalResult, OnlineLearner
 from evaluator.core.online.ordered_merge import OrderedMerge, SettledGap, SettledQuery
@@ -190,17 +190,14 @@ class Leader:
     # Leadership
 
     async def _begin_leading(self) -> None:
-        positions: list[Mapping[int, int]] = []
+        if self._alarms is not None:
+            self._alarms.begin(self._n_tasks)
+        self._counts["leader_epochs",] += 1
         if self._rules is not None:
             await self._continue_learning()
-            positions.append(self._last_state.positions)
         else:
-            self._counts["leader_epochs",] += 1
             log.info("leader_elected", event_time_ms=None, new_epoch=False)
-        if self._alarms is not None:
-            positions.append(self._alarms.begin(self._n_tasks))
-        for task in range(self._n_tasks):
-            await self._leadership.seek(task, min(of.get(task, 0) for of in positions))
+            await self._seek()
         self._leads = True
 
     async def _continue_learning(self) -> None:
@@ -208,7 +205,6 @@ class Leader:
             stored = read_state(self._state_record) if self._state_record else self._no_state
         except StateRefused as error:
             raise SourceUnusable(_STATE_UNUSABLE.format(error)) from None
-        self._counts["leader_epochs",] += 1
         new_epoch = stored.fingerprint != self._no_state.fingerprint
         if stored.input_fingerprint != self._no_state.input_fingerprint:
             new_epoch, stored = True, stored.for_other_workers()
@@ -235,8 +231,18 @@ class Leader:
             raise SourceUnusable(_STATE_UNUSABLE.format(error)) from None
         self._sums = self._learner.sums()
         self._counts.update({("values", *path): 0 for path in self._sums})
+        await self._seek()
+
+    async def _seek(self) -> None:
+        """Continues each task with the first record that the learner or the alarms need."""
+        positions = [] if self._learner is None else [self._last_state.positions]
+        positions += [] if self._alarms is None else [self._alarms.positions]
         for task in range(self._n_tasks):
-            await self._leadership.seek(task, stored.positions.get(task, 0))
+            await self._leadership.seek(task, min(of.get(task, 0) for of in positions))
+
+    def _position(self, task: int) -> int:
+        """The learner has learned from the records of a task before this offset."""
+        return self._last_state.positions.get(task, 0)
 
     def _resign(self) -> None:
         if self._leads:
@@ -267,20 +273,21 @@ class Leader:
         learner, writer, task = self._learner, self._record_writer, records.task
         if not self._leads:
             return False
-        name = records.generation.decode(errors="replace")
+        name, offset = records.generation.decode(errors="replace"), int(records.offsets[-1])
         is_own = records.fingerprint == writer.input_fingerprint.encode()
-        known = [name]
-        if is_own and learner is not None:
-            known = writer.generations.setdefault(task, [name])
-        if is_own and name not in known and learner is not None:
+        learns = is_own and learner is not None and offset >= self._position(task)
+        known = writer.generations.setdefault(task, [name]) if learns else [name]
+        if name not in known and learner is not None:
             return await self._learn(learner, task, [], (name, int(records.offsets[0])))
-        if not is_own or name != known[-1]:
+        learns = learns and name == known[-1]
+        watches = is_own and self._alarms is not None and self._alarms.needs(task, name, offset)
+        if not learns and not watches:
             self._counts["records", "foreign"] += len(records)
             return True
-        read, watched = self._decode(records, learns=learner is not None)
+        read, watched = self._decode(records, learns=learns)
         if self._alarms is not None and (found := self._alarms.receive(task, name, watched)):
             await self._leadership.publish(found)
-        return learner is None or await self._learn(learner, task, read, None)
+        return learner is None or not learns or await self._learn(learner, task, read, None)
 
     async def _learn(
         self,
@@ -317,7 +324,7 @@ class Leader:
     def _decode(
         self, records: SettledRecords, *, learns: bool
     ) -> tuple[list[Record], Sequence[Watched]]:
-        """The records for the learner, if it learns, and those that alarms watch."""
+        """The records that the learner needs, if it learns, and those for the alarms."""
         read, watched, refused = list[Record](), list[Watched](), list[Refused]()
         task, offsets = records.task, list[int]()
         if not learns and self._reader is not None:
@@ -341,7 +348,7 @@ class Leader:
             n = self._counts["records", "unreadable"]
             if n & (n - 1) == 0:  # only the 1st, 2nd, 4th, 8th ...: there may be many
                 log.warning("settled_unreadable", task=task, offset=offset, n=n, error=str(error))
-        return read, watched
+        return read[bisect_left(offsets, self._position(task)) :], watched
 
     async def _publish(self, results: Sequence[IntervalResult]) -> None:
         records = [each for result in results for each in self._record_writer.records(result)]
@@ -361,14 +368,10 @@ class Leader:
         if self._leads:
             awaited = {task for merge in self._merges() for task in merge.awaited}
             n_waiting = max(merge.n_waiting for merge in self._merges())
-            alarms = AlarmsView() if self._alarms is None else self._alarms.view()
-            view = replace(
-                view,
-                is_leader=True,
-                awaited=tuple(sorted(awaited)),
-                n_waiting=n_waiting,
-                alarms=alarms,
-            )
+            waits = tuple(sorted(awaited))
+            view = replace(view, is_leader=True, awaited=waits, n_waiting=n_waiting)
+            if self._alarms is not None:
+                view = replace(view, alarms=self._alarms.view())
         if (learner := self._learner) is not None:
             self._warn_of_transforms(learner)
             view = replace(

@@ -192,6 +192,66 @@ async def test_a_generation_of_settled_that_begins_counts_from_the_next_whole_ho
     assert events_in(desk) == events()  # nothing is counted twice
 
 
+BEGIN = settled_world(1, hours=30)
+
+
+def anew(task, n_queries=50):
+    """Queries of a task a day after those of `BEGIN`, numbered from 0."""
+    day_ms = 86_400_000
+    last = BEGIN[-1]
+    return [
+        last._replace(
+            task=task,
+            n=n,
+            trace_id=f"later-{n}",
+            event_time_ms=last.event_time_ms + day_ms + n,
+            settled_time_ms=last.settled_time_ms + day_ms + n,
+        )
+        for n in range(n_queries)
+    ]
+
+
+async def learned(desk):
+    """Until a leader without alarms has learned from all that has settled; its positions."""
+    one = Desk.leader(desk)
+    async with desk.working(one):
+        await desk.until(lambda: one.view.counts["records", "query"] >= len(BEGIN))
+    return desk.states[-1]["positions"]
+
+
+async def state_of_alarms(desk, *, learns):
+    """The last records of alarms in `weights` of a leader that reads task by task."""
+    one = leader(desk, learns=learns)
+    until_ms = BEGIN[-1].event_time_ms // 900_000 * 900_000
+    async with desk.working(one):
+        await desk.until(lambda: one.view.alarms.tick_end_ms == until_ms)
+    records = {record.key: record.value for record in desk.weights}
+    return {key: value for key, value in records.items() if key.startswith(b'["alarms"')}
+
+
+@pytest.mark.parametrize("what", ["gap", "new generation", "left generation"])
+async def test_alarms_behind_the_learner_read_all_that_they_read_without_it(what, monkeypatch):
+    monkeypatch.setattr(loop, "MAX_READ_RECORDS", 50)  # of the first task first
+    desk, alone = Desk(), Desk()
+    for each in (desk, alone):
+        settle(each, world=BEGIN)
+    positions = await learned(desk)
+    assert min(positions.values()) > len(BEGIN) // 4  # the learner needs nothing before them
+    n = sum(query.task == 0 for query in BEGIN)
+    for each in (desk, alone):
+        if what == "gap":
+            each.settle([query._replace(n=n + 7 + query.n) for query in anew(0)])
+        elif what == "new generation":
+            each.settle(anew(0), generation="h")
+        else:
+            settle(each, world=BEGIN, generation="h")
+    if what == "left generation":
+        await learned(desk)
+    found = await state_of_alarms(desk, learns=True)
+    assert len(found) > 10
+    assert found == await state_of_alarms(alone, learns=False)
+
+
 def watched_from(queries, first=0):
     numbered = [query._replace(offset=first + at) for at, query in enumerate(queries)]
     offsets = [query.offset for query in numbered]
@@ -229,7 +289,8 @@ def test_records_before_the_position_begin_no_generation():
         if record.key.startswith(b'["alarms"'):
             state.keep(record.key, record.value)
     again = LeaderAlarms(RULES, AlarmState("watch", FINGERPRINT, dict(state.records)))
-    (position,) = again.begin(1).values()
+    again.begin(1)
+    (position,) = again.positions.values()
     assert 0 < position < len(reads)
     with capture_logs() as logs:
         for read in reads:
