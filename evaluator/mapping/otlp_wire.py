@@ -4,6 +4,7 @@ The wire is read here, because classes of its schema would first hold all parts 
 1 MiB has room for 500,000 empty spans.
 """
 
+import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -16,11 +17,15 @@ MAX_DEPTH: Final = 18
 """Most arrays and objects around a value: more are too deep in JSON."""
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _SIZES: Final = {_FIXED64: 8, _FIXED32: 4}
+_IN_JSON: Final = re.compile(rb'[ \t\n\r]*+\{[ \t\n\r]*+(?:"[^\x00-\x1f]|\})')
 
 
 def is_wire(value: bytes) -> bool:
-    """Whether a request begins with its field 1, and not with a bracket as JSON does."""
-    return value[:1] == b"\n"
+    """Whether a request begins with its field 1, and not as an object in JSON.
+
+    A line break is that field too, and a brace its size of 123 bytes: so a name has to follow.
+    """
+    return value[:1] == b"\n" and _IN_JSON.match(value) is None
 
 
 def items_of(value: bytes) -> Iterator[dict[str, Any]]:

@@ -210,6 +210,31 @@ def test_attributes_of_all_kinds_are_plain_values():
     assert item["resource"] == {"attributes": {"service.name": "answers"}}
 
 
+@pytest.mark.parametrize("space", ["\n", "\n\n", "\n \t\r\n", " ", "\t", "\r\n"])
+def test_json_may_begin_with_space(space):
+    value = request_of([retrieval(1, [{"id": "d-1"}])])
+    for spaced in (value, value.replace(b"{", b"{" + space.encode())):
+        assert mapped("rankings", space.encode() + spaced) == mapped("rankings", value)
+    assert mapped("rankings", space.encode() + b"{}").detail.startswith("not OTLP: neither")
+
+
+def test_protobuf_that_begins_like_json_is_read():
+    begun = set()
+    for n in range(1, 100):  # a resource of n + 4 bytes in a request of 125
+        resource = {"attributes": [KeyValue(key='"' * n)]}
+        spans = [Span(trace_id=b"\xab", name="x" * (108 - n))]
+        scoped = [{"spans": spans}]
+        value = in_protobuf(
+            ExportTraceServiceRequest(
+                resource_spans=[{"resource": resource, "scope_spans": scoped}]
+            )
+        )
+        (item,) = items_of(value)
+        assert item["traceId"] == "ab"
+        begun.add(value[:4])
+    assert begun >= {b"\n{\n" + each for each in (b"\t", b"\n", b"\r", b" ", b'"')}
+
+
 @pytest.mark.parametrize(
     ("value", "reason", "text"),
     [
