@@ -20,8 +20,8 @@ TIMEOUT_SECONDS: Final = 10.0
 MAX_ANSWER_BYTES: Final = 1 << 20
 MAX_REFERENCES: Final = 100
 """Most schemas that a schema refers to, each through the others too."""
-UNKNOWN: Final = frozenset({40402, 40403})
-"""Error codes of a registry that has no such version or schema; any other 404 may be a proxy's."""
+UNKNOWN: Final = frozenset({40401, 40402, 40403})
+"""Error codes: no such subject, version or schema. Any other 404 may be a proxy's."""
 
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/]*={0,2}")
 _NOT_SERIALIZED: Final = " If it has no serialized descriptors of Protobuf, use descriptor_set."
@@ -58,6 +58,14 @@ class SchemaRegistry:
     async def answer(self, schema_id: str) -> Answer:
         """The schema of an id, a number or a GUID. Raises RegistryUnavailable."""
         kind = "ids" if schema_id.isdecimal() else "guids"
+        found = await self._asked(f"schemas/{kind}/{schema_id}")
+        return found or Answer(refused="is unknown to the registry")
+
+    async def latest(self, subject: str) -> Answer | None:
+        """The latest schema of a subject; None if there is none. Raises RegistryUnavailable."""
+        return await self._asked(f"subjects/{quote(subject, safe='')}/versions/latest")
+
+    async def _asked(self, place: str) -> Answer | None:
         connector = aiohttp.TCPConnector(ssl=self._tls(), force_close=True)
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
         async with aiohttp.ClientSession(
@@ -65,14 +73,13 @@ class SchemaRegistry:
         ) as session:
             asking = _Asking(session, self.url)
             try:
-                place = f"schemas/{kind}/{schema_id}"
                 found = await asking.document(place)
                 is_protobuf = found is not None and found.get("schemaType") == "PROTOBUF"
                 if is_protobuf and self._decodes_protobuf:
                     asking.form = "?format=serialized"
                     found = await asking.document(place)
                 if found is None:
-                    return Answer(refused="is unknown to the registry")
+                    return None
                 references = await asking.references(found)
             except _Refused as refused:
                 return Answer(refused=str(refused))

@@ -90,6 +90,7 @@ async def _mapping_findings(source: str, settings: Settings) -> list[Finding]:
     except (SourceUnusable, SourceUnavailable) as error:
         return [Finding("error", f"The inputs cannot be sampled: {error}", "See above.")]
     findings = [Finding(*report.verdict())]
+    findings += [Finding(*each[1:]) for each in report.comparisons]
     for sample in report.logs.values():
         if sample.n_refused:
             what = f"{sample.n_refused} of {sample.n_records} sampled records of "

@@ -32,6 +32,7 @@ from evaluator.adapters.rocksdb import RocksStateDirectory
 from evaluator.cli.exits import UsageError
 from evaluator.cli.reloading import hang_up
 from evaluator.cli.wiring import (
+    compare_schemas,
     connection_of,
     fingerprint_of,
     from_settings,
@@ -114,6 +115,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
             if wire_library.BUILT is None:
                 log.warning("native_part_not_built")
             tune_interpreter()
+            await compare_schemas(settings)
             async with claims.kept(), retention.watching(), leading(leader, worker.stop):
                 await worker.run(until_end=options.until_end)
 

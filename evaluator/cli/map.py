@@ -11,6 +11,7 @@ from evaluator.adapters.prometheus import MapperCollector, Series, exposition, r
 from evaluator.cli.exits import UsageError
 from evaluator.cli.live import ProcessViews, serve, tune_interpreter
 from evaluator.cli.wiring import (
+    compare_schemas,
     connection_of,
     from_settings,
     mapping_of,
@@ -73,6 +74,7 @@ def map(options: argparse.Namespace, settings: Settings) -> int:  # noqa: A001 -
 
     async def work() -> None:
         tune_interpreter()
+        await compare_schemas(settings)
         await mapper.run()
 
     return asyncio.run(serve(work, mapper.stop, MapperViews(mapper, settings), settings, options))

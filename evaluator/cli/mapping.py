@@ -13,6 +13,7 @@ from evaluator.cli.exits import FOUND, UsageError
 from evaluator.cli.ranges import files_of
 from evaluator.cli.wiring import (
     KAFKA,
+    comparisons_of,
     connection_of,
     mapping_of,
     prepare_of,
@@ -66,6 +67,8 @@ async def sampled(place: str, settings: Settings, most: int, *, show: Show) -> S
     names = topic_names(settings, may_be_one=True)
     answers = {} if schemas is None else schemas.answers
     report = SampleReport(mapping.logs, names, partitioners, answers)
+    if schemas is not None:
+        report.comparisons = await comparisons_of(settings)
     try:
         n_partitions = await source.open()
         for log in LOGS:

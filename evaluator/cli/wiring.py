@@ -36,7 +36,9 @@ from evaluator.exposition.label_limits import (
 from evaluator.ports import Partition, Prepare
 
 if TYPE_CHECKING:
+    from evaluator.adapters.registry import SchemaRegistry
     from evaluator.mapping.document import MappingDocument
+    from evaluator.mapping.latest import Comparison
     from evaluator.mapping.schemas import Schemas
     from evaluator.mapping.stage import Stage
 
@@ -120,29 +122,56 @@ def mapping_of(settings: Settings) -> "MappingDocument | None":
     return read_mapping(Path(settings.mapping))
 
 
-def schemas_of(settings: Settings, connection: Connection, *, writes: bool) -> "Schemas | None":
-    """The schemas of framed records; None if there are none. A topic that is not written may lack.
-
-    Raises MappingRefused.
-    """
+def schema_registry_of(settings: Settings) -> "SchemaRegistry | None":
+    """The registry of framed records; None if there are none. Raises MappingRefused."""
     mapping = mapping_of(settings)
     if mapping is None or mapping.registry is None:
         return None
-    from evaluator.adapters.kafka import KafkaAnswers  # noqa: PLC0415 - few commands map
     from evaluator.adapters.registry import SchemaRegistry  # noqa: PLC0415 - few commands map
-    from evaluator.mapping.schemas import Schemas  # noqa: PLC0415 - few commands map
 
-    registry = SchemaRegistry(
+    return SchemaRegistry(
         mapping.registry,
         username=settings.registry_username,
         password_file=settings.registry_password_file,
         cafile=settings.registry_cafile,
         decodes_protobuf=any(each.format == "protobuf" for each in mapping.logs.values()),
     )
+
+
+async def comparisons_of(settings: Settings) -> "list[Comparison]":
+    """The latest schemas of the inputs beside the mapping."""
+    mapping, registry = mapping_of(settings), schema_registry_of(settings)
+    if mapping is None or registry is None:
+        return []
+    from evaluator.mapping.latest import comparisons  # noqa: PLC0415 - few commands map
+
+    names = topic_names(settings, may_be_one=True)
+    return await comparisons(registry, mapping.logs.values(), names)
+
+
+async def compare_schemas(settings: Settings) -> None:
+    """Logs what of the latest schemas does not fit the mapping."""
+    if found := await comparisons_of(settings):
+        from evaluator.mapping.latest import log_comparisons  # noqa: PLC0415 - few commands map
+
+        log_comparisons(found)
+
+
+def schemas_of(settings: Settings, connection: Connection, *, writes: bool) -> "Schemas | None":
+    """The schemas of framed records; None if there are none. A topic that is not written may lack.
+
+    Raises MappingRefused.
+    """
+    registry = schema_registry_of(settings)
+    if registry is None:
+        return None
+    from evaluator.adapters.kafka import KafkaAnswers  # noqa: PLC0415 - few commands map
+    from evaluator.mapping.schemas import Schemas  # noqa: PLC0415 - few commands map
+
     answers = KafkaAnswers(
         connection,
         topic_prefix=settings.written_prefix,
-        registry=mapping.registry,
+        registry=registry.url,
         may_be_missing=not writes,
     )
     return Schemas(registry, answers, writes=writes)

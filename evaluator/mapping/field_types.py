@@ -6,8 +6,7 @@ from typing import Any, Final
 from google.protobuf import wrappers_pb2
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 
-from evaluator.mapping.fitting import refusal
-from evaluator.mapping.kinds import TIME
+from evaluator.mapping.fitting import Type, misfit, refusal
 from evaluator.mapping.log_mapping import LogMapping, Member
 from evaluator.mapping.paths import Path, Step, written
 from evaluator.mapping.schemas import SchemaUnusable
@@ -45,6 +44,20 @@ def require_types(mapping: LogMapping, root: str, messages: Messages) -> None:
         of.require(member, path, rows, is_array=mapping.each is None)
 
 
+def unfit(mapping: LogMapping, root: str, messages: Messages) -> str | None:
+    """The first member that no record of a message can give; its fields may be fewer."""
+    of = _Fields(root, messages)
+
+    def types_at(steps: Sequence[Step]) -> Sequence[Type]:
+        try:
+            kind, is_array = of.found(steps)
+        except (SchemaUnusable, LookupError, StopIteration):  # no such field
+            return ()
+        return ((of.plain(kind), is_array),)
+
+    return misfit(mapping, types_at)
+
+
 def _in_value(members: Sequence[Member]) -> Iterator[tuple[Member, Path]]:
     return ((each, path) for each in members for path in each.paths if path.part == "value")
 
@@ -75,21 +88,19 @@ class _Fields:
             is_array = is_array and not is_map
         return kind, is_array
 
+    def plain(self, kind: str) -> str:
+        """The type of a value, which a wrapper has inside."""
+        if kind in WRAPPERS:
+            return _name(self._messages[kind][0].field[0])
+        return kind.removeprefix(".")
+
     def require(
         self, member: Member, path: Path, before: Sequence[Step], *, is_array: bool
     ) -> None:
         """Refuses a path of a member. Raises SchemaUnusable."""
         kind, found_array = self.found((*before, *path.steps))
-        plain = kind
-        if kind in WRAPPERS:
-            plain = _name(self._messages[kind][0].field[0])
-        if kind == TIMESTAMP and member.kind == TIME and member.table is None:
-            if member.unit == "ns":
-                plain = "int64"
-            else:
-                shown = f"{member.name}: {path.text} is {kind.removeprefix('.')}"
-                raise SchemaUnusable(f'{shown}; needed: unit = "ns", which is its form here')
-        why = refusal(member, path, (plain, found_array), is_array=is_array, named=kind)
+        found = self.plain(kind), found_array
+        why = refusal(member, path, found, is_array=is_array, named=kind)
         if why is not None:
             raise SchemaUnusable(why)
 

@@ -21,6 +21,8 @@ _TAKES: Final = {
 }
 _IN_TABLES: Final = _INTEGERS | {"string", "enum", "bool", "boolean", "decimal"}
 
+_TIMESTAMP: Final = "google.protobuf.Timestamp"
+
 Type = tuple[str, bool]
 """The name of a type, and whether it is an array of it."""
 
@@ -40,6 +42,9 @@ def refusal(
     """Why a member never takes what its path finds; *named* if its type has another name."""
     kinds, needed = takes(member)
     kind, found_array = found
+    if kind == _TIMESTAMP and member.kind == TIME and member.table is None:
+        kinds = frozenset({kind} if member.unit == "ns" else ())
+        needed = 'unit = "ns", which is its form here'
     if found_array == is_array and kind in kinds:
         return None
     shown = f"{'repeated ' if found_array else ''}{(named or kind).removeprefix('.')}"

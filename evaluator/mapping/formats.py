@@ -28,14 +28,23 @@ def reader_of(mapping: LogMapping, answers: Mapping[str, Answer]) -> Callable[[R
             f"format = {form} needs the package {_PACKAGES[form][0]}, which is not installed. "
             f"Install evaluator[{form}]."
         )
-    module = import_module(f"evaluator.mapping.{form}")
+    module = _module_of(form)
     if mapping.descriptors is None:
         compiled = partial(module.compiled, mapping=mapping)
-        if form == "protobuf":
-            return FramedDecoder(answers, compiled, has_indexes=True)
-        return FramedDecoder(answers, compiled, unfit=partial(module.unfit, mapping=mapping))
+        compares = partial(unfit, mapping=mapping)
+        return FramedDecoder(answers, compiled, compares, has_indexes=form == "protobuf")
     try:
         reader: Callable[[Record], Any] = module.reader(mapping)
     except SchemaUnusable as unusable:
         raise MappingRefused(f"[{mapping.log}]: {unusable}.") from None
     return reader
+
+
+def unfit(answer: Answer, mapping: LogMapping) -> str | None:
+    """Why no record of a schema can give a message, if it is known. Raises SchemaUnusable."""
+    why: str | None = _module_of(mapping.format).unfit(answer, mapping)
+    return why
+
+
+def _module_of(form: str) -> Any:
+    return import_module(f"evaluator.mapping.{form}")

@@ -23,6 +23,7 @@ from google.protobuf import (
 from google.protobuf.message import DecodeError
 
 from evaluator.mapping.field_types import TIMESTAMP, WRAPPERS, require_types
+from evaluator.mapping.field_types import unfit as unfit_message
 from evaluator.mapping.framing import HEADER, frame_of
 from evaluator.mapping.log_mapping import LogMapping
 from evaluator.mapping.members import Tree, tree_of
@@ -45,13 +46,8 @@ Decode = Callable[[bytes], Any]
 
 def compiled(answer: Answer, mapping: LogMapping) -> Decode:
     """The decoder of a schema: of message indexes and the message. Raises SchemaUnusable."""
-    if answer.kind != "PROTOBUF":
-        raise SchemaUnusable(f"is of type {answer.kind}, not PROTOBUF")
-    files, tree = [], tree_of(mapping)
-    with _accepted("is no serialized descriptor"):
-        for _, text in (*answer.references, ("", answer.schema)):
-            files.append(_File.FromString(b64decode(text, validate=True)))
-        types, names = _Types(files), {at: name for name, at in _indexes_of(files[-1]).items()}
+    types, indexes_of = _types_of(answer)
+    names, tree = {at: name for name, at in indexes_of.items()}, tree_of(mapping)
     decoders: dict[tuple[int, ...], Decode] = {}
 
     def decode(payload: bytes) -> Any:
@@ -72,6 +68,31 @@ def compiled(answer: Answer, mapping: LogMapping) -> Decode:
         return found(value)
 
     return decode
+
+
+def unfit(answer: Answer, mapping: LogMapping) -> str | None:
+    """Why no message of a schema can give what is needed: of the nearest. Raises SchemaUnusable."""
+    types, indexes_of = _types_of(answer)
+    tree = tree_of(mapping)
+    whys: list[tuple[int, str]] = []
+    with _accepted("has fields without a type"):
+        for name in indexes_of:
+            why = unfit_message(mapping, name, types.messages)
+            if why is None:
+                return None
+            n_named = sum(field.name in tree for field in types.messages[name][0].field)
+            whys.append((n_named, f"{name[1:]}: {why}"))
+    return max(whys)[1] if whys else "has no message"
+
+
+def _types_of(answer: Answer) -> "tuple[_Types, dict[str, tuple[int, ...]]]":
+    """The types of a schema, and the indexes of its messages. Raises SchemaUnusable."""
+    if answer.kind != "PROTOBUF":
+        raise SchemaUnusable(f"is of type {answer.kind}, not PROTOBUF")
+    with _accepted("is no serialized descriptor"):
+        texts = [text for _, text in (*answer.references, ("", answer.schema))]
+        files = [_File.FromString(b64decode(text, validate=True)) for text in texts]
+        return _Types(files), _indexes_of(files[-1])
 
 
 def reader(mapping: LogMapping) -> Callable[[Record], Any]:

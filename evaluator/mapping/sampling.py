@@ -2,13 +2,14 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 
 from evaluator.core.types.records import LOGS, Log
+from evaluator.mapping.latest import Comparison
 from evaluator.mapping.log_mapping import LogMapping
 from evaluator.mapping.meeting import Partitioners, Placement, Verdict, meeting
 from evaluator.mapping.members import REQUIRED
@@ -67,6 +68,7 @@ class SampleReport:
     ) -> None:
         self._maps = {log: messages_of(mapping, answers) for log, mapping in mappings.items()}
         self._partitioners = partitioners
+        self.comparisons: Sequence[Comparison] = ()
         self.logs = {log: LogSample(Placement(topics[log])) for log in LOGS}
         for log, mapping in mappings.items():
             self.logs[log].missing = _optional(mapping)
@@ -120,7 +122,7 @@ class SampleReport:
             sample.times_ms.append(message["timestamp_ms"])
 
     def summary(self) -> Iterator[str]:
-        """The counts, the reasons, and whether judgments meet their rankings."""
+        """The counts, the reasons, and whether judgments meet their rankings and schemas fit."""
         for log, sample in self.logs.items():
             topic, n_messages = sample.placement.topic, sample.n_messages
             yield (
@@ -138,6 +140,8 @@ class SampleReport:
         verdict = self.verdict()
         if self._partitioners or verdict.severity == "error":
             yield " ".join(filter(None, verdict[1:]))
+        for each in self.comparisons:
+            yield printable(" ".join(filter(None, (each.what, each.what_to_do))))
 
     @staticmethod
     def _hints(sample: LogSample) -> Iterator[str]:
@@ -179,8 +183,10 @@ class SampleReport:
 
     @property
     def failed(self) -> bool:
-        """Whether a record is refused, or a foreign topic gives no message."""
-        return any(self.logs[log].n_refused or not self.logs[log].n_messages for log in self._maps)
+        """Whether a record is refused, a topic gives no message, or a schema does not fit."""
+        has_unfit = any(each.severity == "error" for each in self.comparisons)
+        samples = [self.logs[log] for log in self._maps]
+        return has_unfit or any(each.n_refused or not each.n_messages for each in samples)
 
 
 def _optional(mapping: LogMapping) -> dict[str, str]:

@@ -63,6 +63,9 @@ class Registry(Protocol):
     async def answer(self, schema_id: str) -> Answer:
         """The answer on an id. Raises RegistryUnavailable."""
 
+    async def latest(self, subject: str) -> Answer | None:
+        """The latest schema of a subject; None if there is none. Raises RegistryUnavailable."""
+
 
 class AnswerLog(Protocol):
     """The recorded answers of one registry, in one order for all processes."""
@@ -209,8 +212,8 @@ class FramedDecoder:
         self,
         answers: Mapping[str, Answer],
         compiled: Callable[[Answer], Callable[[bytes], Any]],
+        unfit: Callable[[Answer], str | None],
         *,
-        unfit: Callable[[Answer], str | None] = lambda _: None,
         has_indexes: bool = False,
     ) -> None:
         self._has_indexes = has_indexes

@@ -36,6 +36,16 @@ class RegistryContract:
         answer = await SchemaRegistry(registry.url).answer("4000000000")
         assert answer.refused == "is unknown to the registry"
 
+    async def test_the_latest_schema_of_a_subject(self, registry):
+        assert await SchemaRegistry(registry.url).latest("shop/clicks-value") is None
+        registry.register("later", ITEM)
+        registry.register("items", ITEM)
+        reference = {"name": "shop.Item", "subject": "items", "version": 1}
+        registry.register("later", LIST, "AVRO", [reference])
+        answer = await SchemaRegistry(registry.url).latest("later")
+        assert (answer.kind, json.loads(answer.schema)) == ("AVRO", json.loads(LIST))
+        assert [name for name, _ in answer.references] == ["shop.Item"]
+
     async def test_kinds_are_told_apart(self, registry):
         text = 'syntax = "proto3"; message Item { int64 sku = 1; }'
         number = registry.register("proto", text, "PROTOBUF")

@@ -39,7 +39,10 @@ async def send_all(bootstrap, rows):
 def filled(kafka, prefix, registry, extra=()):
     """Framed topics and their canonical twins; the numbers of both schemas."""
     serp, click = json.dumps(SERP), json.dumps(CLICK)
-    numbers = registry.register("serps-value", serp), registry.register("clicks-value", click)
+    numbers = [
+        registry.register(f"{prefix}{topic}-value", schema)
+        for topic, schema in (("serps", serp), ("clicks", click))
+    ]
     serps, clicks = world()
     rows = []
     for log, foreign, schema, number, records in (
@@ -89,6 +92,7 @@ def test_framed_topics_are_evaluated_as_their_canonical_twin(
     found = capsys.readouterr().out
     assert f"--operation Write --topic {topic_prefix}schemas" in found
     assert "4 of " in found  # dead letters in the sample
+    assert f"The latest schema of {topic_prefix}serps-value fits the mapping." in found
     assert main(["mapping", "try", *framed, "--sample=400"]) == 5
     assert "registry: schema 99: is unknown to the registry" in capsys.readouterr().out
 
@@ -160,8 +164,10 @@ def test_a_worker_that_starts_while_the_registry_is_away_uses_the_recorded_schem
         group_id=f"{topic_prefix}second",
     )  # fmt: skip
     assert second.wait() == 0, second.err
+    of_subjects = [each["subject"] for each in second.events("schema_not_compared")]
+    assert of_subjects == [f"{topic_prefix}{topic}-value" for topic in ("serps", "clicks")]
     serp = {"session": "s-new", "number": 9, "at": NOW_MS, "text": None, "hits": []}
-    number = registry.register("serps-value", json.dumps({**SERP, "doc": "next"}))
+    number = registry.register(f"{topic_prefix}serps-value", json.dumps({**SERP, "doc": "next"}))
     rows = [(f"{topic_prefix}serps", 1, avro(number, json.dumps(SERP), serp))]
     asyncio.run(send_all(kafka.bootstrap, rows))
     third = Worker(tmp_path, kafka.bootstrap, topic_prefix, mapping=mapping)
@@ -169,6 +175,37 @@ def test_a_worker_that_starts_while_the_registry_is_away_uses_the_recorded_schem
     assert third.stop() == 0
     assert main(["replay", source, of_test, f"--mapping={mapping}", f"--out={tmp_path / 'o'}"]) == 3
     assert "Check `registry` of the mapping" in capsys.readouterr().err
+
+
+def test_a_latest_schema_that_does_not_fit_is_found_before_a_record_names_it(
+    kafka, registry, topic_prefix, tmp_path, capsys
+):
+    filled(kafka, topic_prefix, registry)
+    fields = [each for each in SERP["fields"] if each["name"] != "session"]
+    registry.register(f"{topic_prefix}serps-value", json.dumps({**SERP, "fields": fields}))
+    mapping = tmp_path / "m.toml"
+    mapping.write_text(MAPPING.format(prefix=topic_prefix, format="avro", url=registry.url))
+    source, of_test = f"--source=kafka://{kafka.bootstrap}", f"--set=topic_prefix={topic_prefix}"
+    of_mapping = f"--set=mapping={mapping}"
+    assert main(["topics", "create", source, of_test, of_mapping]) == 0
+    subject = f"{topic_prefix}serps-value"
+    why = f"The latest schema of {subject} does not fit the mapping: rankings.trace_id: session is"
+    for command in (["check"], ["mapping", "try"]):
+        assert main([*command, source, of_test, f"--mapping={mapping}"]) == 5
+        found = capsys.readouterr().out
+        assert why in found
+        assert "Correct the path in the mapping, or the schema" in found
+    asyncio.run(create(kafka, {f"{topic_prefix}r": 2, f"{topic_prefix}j": 2}))
+    to = f"--to={topic_prefix}r,{topic_prefix}j"
+    for command, options in (("run", ["--until-end"]), ("map", [to])):
+        worker = Worker(
+            *(tmp_path, kafka.bootstrap, topic_prefix, *options), command=command, mapping=mapping
+        )
+        worker.eventually(lambda: worker.events("schema_does_not_fit"))  # noqa: B023 - called here
+        (event,) = worker.events("schema_does_not_fit")
+        assert (event["level"], event["subject"]) == ("error", subject)
+        assert event["error"].startswith(why)
+        assert (worker.wait() if command == "run" else worker.stop()) == 0, worker.err
 
 
 def test_map_waits_for_the_registry_and_copies_framed_records(

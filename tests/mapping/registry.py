@@ -102,8 +102,11 @@ class FakeRegistry:
         return await self._answer(request, self.schemas.get(request.match_info["id"]), 40403)
 
     async def _version(self, request):
-        versions = self.subjects.get(request.match_info["subject"], [])
-        number = int(request.match_info["version"])
+        versions = self.subjects.get(request.match_info["subject"])
+        if versions is None:
+            return await self._answer(request, None, 40401)
+        given = request.match_info["version"]
+        number = len(versions) if given == "latest" else int(given)
         found = versions[number - 1] if 0 < number <= len(versions) else None
         return await self._answer(request, found, 40402)
 

@@ -1,0 +1,71 @@
+"""The latest schemas of the topics of a mapping, compared with it before a record names one."""
+
+import asyncio
+from collections.abc import Collection, Mapping
+from typing import Final, Literal, NamedTuple
+
+import structlog
+
+from evaluator.core.types.records import Log
+from evaluator.mapping.formats import unfit
+from evaluator.mapping.log_mapping import LogMapping
+from evaluator.mapping.schemas import Registry, SchemaUnusable
+from evaluator.ports import RegistryUnavailable
+
+SECONDS: Final = 10.0
+"""Time of a comparison, with all requests for it."""
+
+log = structlog.get_logger(__name__)
+
+
+class Comparison(NamedTuple):
+    """What is known of the schema that is the latest of a subject."""
+
+    subject: str
+    severity: Literal["ok", "warning", "error"]
+    what: str
+    what_to_do: str = ""
+
+
+async def comparisons(
+    registry: Registry, mappings: Collection[LogMapping], topics: Mapping[Log, str]
+) -> list[Comparison]:
+    """The latest schema of each topic with framed records, beside its mapping.
+
+    The subject is that of TopicNameStrategy, the default of serializers.
+    """
+    framed = [each for each in mappings if each.registry is not None]
+    return await asyncio.gather(
+        *(_compared(registry, each, f"{topics[each.log]}-value") for each in framed)
+    )
+
+
+async def _compared(registry: Registry, mapping: LogMapping, subject: str) -> Comparison:
+    try:
+        async with asyncio.timeout(SECONDS):
+            answer = await registry.latest(subject)
+    except (RegistryUnavailable, TimeoutError) as error:
+        what = str(error) or f"{registry.url} has not answered in {SECONDS:.0f} s."
+        what = f"The schema of {subject} is not compared with the mapping: {what}"
+        return Comparison(subject, "warning", what, "It is compared when a record names it.")
+    if answer is None:
+        what = f"The registry has no subject {subject}: schemas are compared as records name them."
+        return Comparison(subject, "ok", what)
+    try:
+        why = answer.refused or unfit(answer, mapping)
+    except SchemaUnusable as unusable:
+        why = str(unusable)
+    if why is None:
+        return Comparison(subject, "ok", f"The latest schema of {subject} fits the mapping.")
+    what = f"The latest schema of {subject} does not fit the mapping: {why}."
+    advice = "Correct the path in the mapping, or the schema: its records become dead letters."
+    return Comparison(subject, "error", what, advice)
+
+
+def log_comparisons(found: Collection[Comparison]) -> None:
+    """Logs what does not fit, and what is not known."""
+    for each in found:
+        if each.severity == "error":
+            log.error("schema_does_not_fit", subject=each.subject, error=each.what)
+        elif each.severity == "warning":
+            log.warning("schema_not_compared", subject=each.subject, error=each.what)
