@@ -71,11 +71,23 @@ def columns_of(
 class _MemoryRecords:
     """The batches of a fetch, and their bytes."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes | memoryview) -> None:
         self.data = data
-        batches = MemoryRecords(data)
-        self.has_next, self.next_batch = batches.has_next, batches.next_batch
-        self.size_in_bytes = batches.size_in_bytes
+        self._batches: Any = None  # made for the reference path only, which needs bytes
+
+    def size_in_bytes(self) -> int:
+        return len(self.data)
+
+    def has_next(self) -> bool:
+        if self._batches is not None:
+            return bool(self._batches.has_next())
+        size = _OVERHEAD + int.from_bytes(self.data[_LENGTH], "big", signed=True)
+        return len(self.data) >= _OVERHEAD and size <= len(self.data)
+
+    def next_batch(self) -> Any:
+        if self._batches is None:
+            self._batches = MemoryRecords(bytes(self.data))
+        return self._batches.next_batch()
 
 
 # https://github.com/aio-libs/aiokafka/issues/321
@@ -168,7 +180,7 @@ class RecordSets:
     *reference* has the offset to read next, while that of this object is the one to take next.
     """
 
-    def __init__(self, data: bytes, reference: _PartitionRecords, flags: int) -> None:
+    def __init__(self, data: bytes | memoryview, reference: _PartitionRecords, flags: int) -> None:
         reference.release()
         self.next_fetch_offset = reference.next_fetch_offset
         self._data = np.frombuffer(data, np.uint8)

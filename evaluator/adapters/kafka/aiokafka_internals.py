@@ -30,6 +30,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.record import default_records
 
 from evaluator.adapters.kafka.aiokafka_fetches import replace_unpacking
+from evaluator.adapters.kafka.aiokafka_frames import FrameConnection, FrameProtocol
 from evaluator.adapters.kafka.aiokafka_requests import (
     LeaveRequest,
     MembersRequest,
@@ -86,12 +87,14 @@ def _patch_library() -> None:
     """Replaces names in modules of aiokafka, which has no settings for this.
 
     Metadata requests do not create topics, which would have the default partition count and
-    cleanup policy of the broker. Fetches are unpacked by aiokafka_fetches.py. Producers compress at
-    ZSTD_LEVEL: on evaluations level 1 takes 1.6 us a record and leaves 22 %, the default level 3
-    takes 2.5 us and leaves 24 %; snappy takes 1.6 us and leaves 42 %.
+    cleanup policy of the broker. Fetches are received by aiokafka_frames.py and unpacked by
+    aiokafka_fetches.py. Producers compress at ZSTD_LEVEL: on evaluations level 1 takes 1.6 us a
+    record and leaves 22 %, the default level 3 takes 2.5 us and leaves 24 %; snappy takes 1.6 us
+    and leaves 42 %.
     """
     client: Any = importlib.import_module("aiokafka.client")
     client.MetadataRequest = functools.partial(MetadataRequest, allow_auto_topic_creation=False)
+    conn.AIOKafkaProtocol = FrameProtocol
     replace_unpacking()
     with contextlib.suppress(ImportError):  # aiokafka was built without its extension
         builder: Any = importlib.import_module("aiokafka.record._crecords.default_records")
@@ -121,7 +124,7 @@ def _pause_between_updates(client: Any, seconds: float) -> None:
 
 
 # https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/conn.py#L470
-class _Connection(conn.AIOKafkaConnection):  # type: ignore[misc] # untyped in the library
+class _Connection(FrameConnection):
     """Discards unsent bytes when it is closed, because a broker may never read them.
 
     A connection for the first metadata has no owner that closes it, so a cancelled request does.
