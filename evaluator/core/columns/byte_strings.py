@@ -54,7 +54,10 @@ class ByteStrings(Sequence[bytes | None]):
         """
         ends = self.starts + np.maximum(self.sizes, 0) + 1
         if not len(self) or (self.starts[1:] != ends[:-1]).any():
-            return ByteStrings.of(list(self))
+            buffer, spans = self.buffer, zip(self.starts.tolist(), ends.tolist(), strict=True)
+            lengths = ends - self.starts
+            parts = b"".join([buffer[first:end] for first, end in spans])
+            return ByteStrings(parts, np.cumsum(lengths) - lengths, self.sizes)
         first, end = int(self.starts[0]), int(ends[-1])
         return ByteStrings(self.buffer[first:end], self.starts - first, self.sizes)
 

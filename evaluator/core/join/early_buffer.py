@@ -28,6 +28,10 @@ class EarlyBuffer:
         if self.touched is not None:
             self.touched[judgment.offset] = judgment
 
+    def among(self, keys: Iterable[Key]) -> list[Key]:
+        """The keys with early judgments, each once."""
+        return list(dict.fromkeys(key for key in keys if key in self._by_key))
+
     def keep(self, key: Key, is_early: Callable[[PendingJudgment], bool]) -> None:
         """Removes the judgments of a key that are no longer early; calls in offset order."""
         early = self._by_key.pop(key, {})

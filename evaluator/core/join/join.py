@@ -70,7 +70,7 @@ class Join:
         """Applies early judgments of the *started* queries, then new judgments."""
         self._batch = batch = _Batch()
         if len(self.early):
-            keys = list(dict.fromkeys(self._queries.index.keys_of(started)))
+            keys = self.early.among(self._queries.index.keys_of(started))
             row_of = dict(zip(keys, self.keys.newest_of(keys_from(keys)).tolist(), strict=True))
             for key in keys:
                 self.early.keep(key, lambda judgment: not self._placed(judgment, row_of))
@@ -123,7 +123,7 @@ class Join:
         applied: list[IntArray] = []
         left = np.flatnonzero(rows >= 0)
         while True:
-            turn = left[np.unique(rows[left], return_index=True)[1]]
+            turn = np.sort(left[np.unique(rows[left], return_index=True)[1]])
             if applied and len(turn) < self._MIN_TURN:
                 break
             chosen = turn[~odd[turn]]

@@ -94,14 +94,16 @@ class Intake:
 
     def columns(self) -> dict[str, Any]:
         """The members of `Columns`, after all records were added."""
-        positions = np.concatenate([np.zeros(0, np.int64), *self.positions])
-        values = self.records.values[positions]
+        records = self.records
+        of_rows = np.concatenate([np.zeros(0, np.int64), *self.positions])
+        positions = slice(None) if len(of_rows) == len(records) else of_rows
+        values = records.values[positions]
         digests = map(xxhash.xxh3_128_digest, cast("Iterable[bytes]", values))
         return {
-            "offsets": self.records.offsets[positions],
+            "offsets": records.offsets[positions],
             "timestamps_ms": np.concatenate([np.zeros(0, np.int64), *self.timestamps_ms]),
             "hashes": np.frombuffer(b"".join(digests), "V16"),
-            "keys": self.records.keys[positions],
+            "keys": records.keys[positions],
             "values": values,
             "heartbeat_offsets": np.array(self.heartbeat_offsets, dtype=np.int64),
             "heartbeat_timestamps_ms": np.array(self.heartbeat_timestamps_ms, dtype=np.int64),

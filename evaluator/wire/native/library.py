@@ -80,10 +80,12 @@ class MessageTexts:
     def __init__(self, values: ByteStrings) -> None:
         self.buffer = values.buffer
         sizes = np.where(values.sizes > MAX_MESSAGE_BYTES, 0, np.maximum(values.sizes, 0))
-        if not self.buffer.isascii() and not _is_utf8(self.buffer):
+        self.ends = values.starts + np.maximum(values.sizes, 0)
+        # The buffer may be that of a whole fetch, of which many batches are taken.
+        text = self.buffer[values.starts.min(initial=len(self.buffer)) : self.ends.max(initial=0)]
+        if not text.isascii() and not _is_utf8(text):
             readable = [value is not None and _is_utf8(value) for value in values]
             sizes = np.where(readable, sizes, 0)
-        self.ends = values.starts + np.maximum(values.sizes, 0)
         self.starts = self.ends - sizes
         self.n_before = np.append(0, np.cumsum(sizes + 1))
 
