@@ -131,7 +131,8 @@ def forget(options: argparse.Namespace, settings: Settings) -> int:
 async def _forget(connection: Connection, settings: Settings) -> None:
     """Deletes the state; nothing is published while the rest of the topics is read."""
     prefix, last_command = settings.written_prefix, dict[str, int]()
-    async with leader_fenced(connection, prefix, settings.group_id) as write:
+    group = settings.group_id, settings.session_timeout_ms
+    async with leader_fenced(connection, prefix, *group) as write:
         published = _readable(await read_weights(connection, prefix, "weights-log"))
         for record in await read_weights(connection, prefix, "weights"):
             model = None if record.key is None else command_model_of(record.key)

@@ -18,6 +18,7 @@ from evaluator.wire.weights.leader_state import (
 )
 
 WHERE = "--source=kafka://a:1"
+GROUP = ("--set=group_id=g", "--set=session_timeout_ms=4000")
 LAST = {"model": "m", "epoch": 2, "version": 7, "checksum": "x", "event_time_ms": 9}
 
 
@@ -59,8 +60,8 @@ def fencing(monkeypatch, topics, n_fenced):
     left = iter([True] * n_fenced)
 
     @contextlib.asynccontextmanager
-    async def leader_fenced(_connection, _prefix, group_id):
-        assert group_id == "g"
+    async def leader_fenced(_connection, _prefix, *group):
+        assert group == ("g", 4_000)
 
         async def write(key, value):
             if next(left, False):
@@ -76,7 +77,7 @@ def test_forget_fences_again_if_the_leader_was_faster(monkeypatch, topics, capsy
     topics["weights"].append(commanded(3))
     topics["weights-log"].append(OutputRecord(b"k", b"a record"))
     fencing(monkeypatch, topics, 4)
-    assert main(["weights", "forget", WHERE, "--set=group_id=g"]) == 0
+    assert main(["weights", "forget", WHERE, *GROUP]) == 0
     assert "The state is deleted" in capsys.readouterr().out
     [model] = read_state(topics["weights"][-1].value).state["models"]
     assert (model["epoch"], model["version"], model["last_command"]) == (2, 7, 3)
@@ -84,7 +85,7 @@ def test_forget_fences_again_if_the_leader_was_faster(monkeypatch, topics, capsy
 
 def test_forget_ends_with_what_to_do_if_the_leader_always_is(monkeypatch, topics, capsys):
     fencing(monkeypatch, topics, weights._MOST_ATTEMPTS)
-    assert main(["weights", "forget", WHERE, "--set=group_id=g"]) == 3
+    assert main(["weights", "forget", WHERE, *GROUP]) == 3
     assert "repeat the command" in capsys.readouterr().err
     assert topics["weights"] == []
 

@@ -10,6 +10,8 @@ from random import Random
 import pytest
 
 from evaluator.adapters.kafka import read_weights
+from evaluator.adapters.kafka.administration import leader_group
+from evaluator.adapters.kafka.clients import requests
 from evaluator.cli import main
 from tests.kafka.process import Process
 from tests.kafka.world import World
@@ -171,6 +173,35 @@ def test_versions_go_on_after_everything_was_forgotten(make_world, start, capsys
     assert {each["epoch"] for each in new} == {before[-1]["epoch"] + 1}
     assert "frozen" not in {each["status"] for each in new}  # it was asked for before
     assert live["checksum"] not in {each["checksum"] for each in new}
+
+
+def test_nothing_is_forgotten_beside_a_group_that_assigns(make_world, start, tmp_path, capsys):
+    """A member that is frozen holds up the group that another one joins."""
+    world = make_world(N_TASKS, settings=SETTLED)
+    settings = {"alarms": "on", "session_timeout_ms": 300_000}
+    worker = start(world, **settings, heartbeats="off")
+    worker.eventually(lambda: is_leader(worker))
+    where = [f"--source=kafka://{world.bootstrap}", f"--set=topic_prefix={world.prefix}"]
+    flags = [f"--set={name}={value}" for name, value in worker.settings.items()]
+    second = Process(tmp_path, "leader", where[0], *flags, "--set=http_port=0")
+    try:
+        worker.signal(signal.SIGSTOP)
+        group = leader_group(worker.settings["group_id"])
+        second.eventually(lambda: asyncio.run(subscriptions(world, group)) == [b"", b""])
+        short = "--set=session_timeout_ms=1000"
+        assert main(["weights", "forget", *where, short]) == 3
+        assert f"Group {group} has been assigning for 1000 ms" in capsys.readouterr().err
+        worker.signal(signal.SIGCONT)
+        assert main(["weights", "forget", *where, "--set=session_timeout_ms=600000"]) == 3
+        assert f"The leader of group {world.prefix}group publishes" in capsys.readouterr().err
+    finally:
+        worker.signal(signal.SIGCONT)
+        second.end()
+
+
+async def subscriptions(world, group):
+    async with requests(world.connection) as asking:
+        return [sent for _, sent in await asking.members(group)]
 
 
 def test_a_leader_alone_serves_what_is_live(make_world, start, tmp_path, capsys):

@@ -1,6 +1,7 @@
 """Producers of single records, of heartbeats, and of the transactions of the leader."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Final
@@ -22,13 +23,14 @@ from evaluator.adapters.kafka.aiokafka_internals import (
 )
 from evaluator.adapters.kafka.assignment import subscribed
 from evaluator.adapters.kafka.clients import (
+    Requests,
     close,
     complete,
     discard_result,
     requests,
     start_producer,
 )
-from evaluator.adapters.kafka.connection import Connection, probe
+from evaluator.adapters.kafka.connection import RETRY_BACKOFF_MS, Connection, probe
 from evaluator.adapters.kafka.errors import describe, translated
 from evaluator.ports import Fenced, SourceUnavailable, SourceUnusable
 
@@ -38,7 +40,7 @@ REQUEST_BYTES: Final = 64 * 1024 * 1024
 """More than any topic accepts in a record: the limit of the topic applies."""
 CLOSE_TIMEOUT_SECONDS: Final = 1.0
 MAX_GROUPS: Final = 1_000
-"""Groups of leaders that are described, by name."""
+"""Groups of leaders that are described."""
 LOG_APPEND_TIME: Final = 1
 """The protocol's number for timestamps that the broker has set."""
 _FENCED: Final = (kafka_errors.ProducerFenced, kafka_errors.InvalidProducerEpoch)
@@ -66,7 +68,7 @@ async def write_to_weights(
 
 @asynccontextmanager
 async def leader_fenced(
-    connection: Connection, topic_prefix: str, group_id: str
+    connection: Connection, topic_prefix: str, group_id: str, session_timeout_ms: int
 ) -> AsyncIterator[Callable[[bytes, bytes | None], Awaitable[None]]]:
     """Fences the leader, and gives a function that writes one record of `weights` in its place.
 
@@ -75,7 +77,7 @@ async def leader_fenced(
     """
     publisher = Publisher(connection, transactional_id(topic_prefix, group_id))
     topic = leader_topics(topic_prefix)["weights"]
-    await _require_no_other(connection, group_id, topic)
+    await _require_no_other(connection, group_id, topic, session_timeout_ms)
 
     async def write(key: bytes, value: bytes | None) -> None:
         await publisher.publish([(topic, key, value, ())])
@@ -87,21 +89,43 @@ async def leader_fenced(
         await publisher.abandon()
 
 
-async def _require_no_other(connection: Connection, group_id: str, topic: str) -> None:
+async def _require_no_other(
+    connection: Connection, group_id: str, topic: str, session_timeout_ms: int
+) -> None:
     """Raises SourceUnusable if the leader of another group is running, as far as this user may see.
 
-    It has another transactional id, so it would not be fenced.
+    It has another transactional id, so it would not be fenced. While a group assigns, nobody sees
+    what its members read: such groups are described again for a session.
     """
     own, suffix = leader_group(group_id), leader_group("")
+    deadline = time.monotonic() + session_timeout_ms / 1000
     async with requests(connection) as asking:
-        groups = [of for of in await asking.groups() if of != own and of.endswith(suffix)]
-        for group in sorted(groups)[:MAX_GROUPS]:
-            if any(topic in subscribed(sent) for _, sent in await asking.members(group)):
+        groups = sorted(of for of in await asking.groups() if of != own and of.endswith(suffix))
+        if len(groups) > MAX_GROUPS:
+            raise SourceUnusable(
+                f"There are {len(groups)} groups with {suffix} at their end, more than the "
+                f"{MAX_GROUPS} that are searched for another leader of {topic}, so nothing was "
+                "changed. Use a login that may describe only the groups of this evaluator."
+            )
+        while groups := [of for of in groups if await _is_assigning(asking, of, group_id, topic)]:
+            if time.monotonic() > deadline:
                 raise SourceUnusable(
-                    f"The leader of group {group.removesuffix(suffix)} publishes to {topic}, and "
-                    f"group_id is {group_id}, so nothing was changed. Set group_id to that of the "
-                    "workers."
+                    f"Group {groups[0]} has been assigning for {session_timeout_ms} ms, so it is "
+                    f"unknown whether its leader publishes to {topic}; nothing was changed. Repeat "
+                    "the command when its members have started, or stop them."
                 )
+            await asyncio.sleep(RETRY_BACKOFF_MS / 1000)
+
+
+async def _is_assigning(asking: Requests, group: str, group_id: str, topic: str) -> bool:
+    """Whether a group assigns. Raises SourceUnusable if its leader publishes to *topic*."""
+    subscriptions = [sent for _, sent in await asking.members(group)]
+    if any(topic in subscribed(sent) for sent in subscriptions):
+        raise SourceUnusable(
+            f"The leader of group {group.removesuffix(leader_group(''))} publishes to {topic}, and "
+            f"group_id is {group_id}, so nothing was changed. Set group_id to that of the workers."
+        )
+    return bool(subscriptions) and not any(subscriptions)
 
 
 class Heartbeats:
