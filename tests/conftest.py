@@ -1,6 +1,8 @@
 """What all tests share: how they are spread over processes, and how Hypothesis searches."""
 
+import contextlib
 import gc
+import importlib
 import os
 import re
 import shutil
@@ -16,6 +18,9 @@ from tests.spread import ByFile, put_into_groups
 MEMORY = Path("/dev/shm")
 """Temporary directories are here if there is room: stores and brokers of tests wait for no disk."""
 MEMORY_NEEDED = 6 * 2**30
+TESTS = Path(__file__).parent
+ALL_MARKED = (("kafka",), ("ecosystem",))
+"""Folders whose tests all have the mark of that name."""
 
 
 def _room_in_memory() -> float:
@@ -45,10 +50,38 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     put_into_groups(items)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Imports nothing of folders whose tests are all left out."""
+    return _is_left_out(collection_path, config) or None
+
+
+def _is_left_out(path: Path, config: pytest.Config) -> bool:
+    folder = path.relative_to(TESTS).parts[:1]
+    return folder in ALL_MARKED and f"not {folder[0]}" in config.option.markexpr
+
+
+def _import_from_another_place(config: pytest.Config) -> None:
+    """Imports the tests, each of several processes from another place on.
+
+    What one has compiled the others read, which is half of the time that it takes. Whatever cannot
+    be imported is reported when it is collected.
+    """
+    if config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+        return
+    count, number = config.workerinput["workercount"], config.workerinput["workerid"][2:]
+    paths = [path for path in sorted(TESTS.rglob("test_*.py")) if not _is_left_out(path, config)]
+    first = len(paths) * int(number) // count
+    for path in paths[first:] + paths[:first]:
+        with contextlib.suppress(Exception, pytest.skip.Exception):
+            importlib.import_module(".".join(path.relative_to(TESTS.parent).with_suffix("").parts))
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_collection():
+def pytest_collection(session: pytest.Session):
     """What is imported stays; to look for garbage in it again and again takes seconds."""
     gc.disable()
+    if hasattr(session.config, "workerinput"):
+        _import_from_another_place(session.config)
     try:
         return (yield)
     finally:

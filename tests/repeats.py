@@ -35,5 +35,10 @@ def first_quick(*cases: object) -> list:
     ]
 
 
+def aside_if(condition: bool) -> tuple:
+    """For tests of less than a second that are left to `make test`, with their file."""
+    return (pytest.mark.slow(alone=False),) if condition else ()
+
+
 def slow_if(condition: bool) -> tuple:
     return (pytest.mark.slow,) if condition else ()

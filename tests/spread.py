@@ -44,7 +44,7 @@ def put_into_groups(items: list[pytest.Item]) -> None:
         if group_of(item) is None:
             if marker := first_of(item, ONE_PROCESS):
                 item.add_marker(pytest.mark.xdist_group(marker))
-            elif first_of(item, LONG):
+            elif first_of(item, LONG) and is_alone(item):
                 item.add_marker(pytest.mark.xdist_group(ALONE))
 
     def turn(item: pytest.Item) -> tuple[int, int]:
@@ -60,6 +60,11 @@ def group_of(item: pytest.Item) -> str | None:
     """The name of the group that a test is in, if any."""
     mark = item.get_closest_marker("xdist_group")
     return None if mark is None else mark.args[0]
+
+
+def is_alone(item: pytest.Item) -> bool:
+    """False for `slow(alone=False)`: a test of less than a second, which goes with its file."""
+    return any(mark.kwargs.get("alone", True) for mark in item.iter_markers() if mark.name in LONG)
 
 
 def first_of(item: pytest.Item, markers: tuple[str, ...]) -> str | None:

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Final, NoReturn, TypeAlias
 
@@ -344,6 +345,7 @@ _GROUPS: Final = {
 _WITHOUT_SETTINGS: Final = ("presets", "schema", "compare", "merge", "report")
 
 
+@cache
 def new_parser() -> argparse.ArgumentParser:
     """The parser of all commands. Parsing raises UsageError; `command` is a module and a name."""
     parser = _Parser(

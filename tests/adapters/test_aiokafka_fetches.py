@@ -341,6 +341,7 @@ def test_other_consumers_and_other_versions_get_rows(monkeypatch):
     assert [row.value for row in fetched(data).getall()] == [b"v", b"w", None]
 
 
+@pytest.mark.slow(alone=False)
 def test_mutants_are_read_as_aiokafka_reads_them(monkeypatch):
     rng = random.Random(SEED)
     n_plain = n_errors = 0

@@ -72,6 +72,7 @@ def test_what_is_no_address_is_refused_with_its_reason(subtests):
             assert len(str(refused.value)) < 200
 
 
+@pytest.mark.slow(alone=False)
 def test_every_command_refuses_the_same_addresses_in_one_line(
     tmp_path, monkeypatch, capsys, subtests
 ):
@@ -87,6 +88,7 @@ def test_every_command_refuses_the_same_addresses_in_one_line(
                 assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.slow(alone=False)
 def test_a_password_in_an_address_is_refused_and_never_repeated(
     tmp_path, monkeypatch, capsys, subtests
 ):

@@ -416,6 +416,7 @@ growth = st.lists(
 )
 
 
+@pytest.mark.slow(alone=False)
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(growth, max_size=6), st.data())
 def test_no_counter_ever_falls_or_moves_and_scrapes_add_up(

@@ -2,6 +2,8 @@
 
 from random import Random
 
+import pytest
+
 from evaluator.adapters.prometheus.levels import LEAST_QUERIES, LevelSeries
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.types.records import OTHER, SERVED
@@ -61,6 +63,7 @@ def test_a_level_that_grows_leaves_its_past_in_other_and_no_counter_falls():
     assert (before, after) == ({OTHER: 60}, {OTHER: 60, "fr": 100})
 
 
+@pytest.mark.slow(alone=False)
 def test_series_stay_within_their_budget_and_lose_no_query():
     kept, random, levels = new(max_series=40), Random(1), {}
     pairs, rankers = (PAIR, ("m", "w"), ("x", "y")), (SERVED, "bm25")

@@ -103,6 +103,7 @@ async def test_schemas_of_protobuf_are_asked_for_as_descriptors(fake):
     assert (await SchemaRegistry(fake.url).answer(str(of_text))).kind == "PROTOBUF"
 
 
+@pytest.mark.slow(alone=False)
 async def test_references_have_a_limit(fake):
     for n in range(MAX_REFERENCES + 1):
         reference = {"name": f"s{n}", "subject": f"s{n}", "version": 1}

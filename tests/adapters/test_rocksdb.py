@@ -361,6 +361,7 @@ def test_a_torn_manifest_leaves_an_earlier_store_or_says_so(flushed_now_and_then
     assert "damaged" in outcomes
 
 
+@pytest.mark.slow(alone=False)
 def test_a_log_that_ends_too_early_before_another_is_damage(tmp_path, copy):
     """RocksDB itself would go on with the next log, and leave out what lies between."""
     store = RocksStateStore(tmp_path / "made")

@@ -92,6 +92,7 @@ def fitted(tmp_path):
     return run
 
 
+@pytest.mark.slow(alone=False)
 def test_each_group_is_learned_from_with_the_table_of_those_before_it(fitted, tmp_path):
     """As from the features of a loop that measures first and then learns."""
     brought = fitted(logs(tmp_path / "brought", featured=True))
@@ -105,6 +106,7 @@ def test_each_group_is_learned_from_with_the_table_of_those_before_it(fitted, tm
     assert not {"embedder", "map_graded_max_grade"} & set(brought.settings)
 
 
+@pytest.mark.slow(alone=False)
 def test_the_best_grade_is_that_of_the_settings_and_stands_in_the_record(fitted, tmp_path):
     source = logs(tmp_path / "logs")
     usual, of_one = fitted(source), fitted(source, "--set=map_graded_max_grade=1")
@@ -123,12 +125,14 @@ def test_samples_are_learned_from_as_logs_are(fitted, tmp_path):
     assert of_samples.table() == of_logs.table()
 
 
+@pytest.mark.slow(alone=False)
 def test_the_names_of_graphs_change_nothing(fitted, tmp_path):
     one = fitted(samples(tmp_path / "one.ndjson"))
     other = fitted(samples(tmp_path / "other.ndjson", rename=lambda name: f"x-{name}"))
     assert one == other
 
 
+@pytest.mark.slow(alone=False)
 def test_nothing_is_learned_from_what_only_its_own_judgment_tells(fitted, tmp_path):
     """Tools that come once: with the table of the end phi_hist is a perfect oracle."""
     path, random = tmp_path / "oracle.ndjson", Random(3)
@@ -181,6 +185,7 @@ def test_weights_are_measured_with_their_table(replayed, tmp_path, source):
         assert min(found.values()) >= sorted(expected.values())[1] - 1e-12
 
 
+@pytest.mark.slow(alone=False)
 def test_what_is_measured_beside_changes_nothing_that_is_learned(replayed, tmp_path):
     source = logs(tmp_path / "logs")
     weights = tmp_path / "weights.json"

@@ -201,6 +201,7 @@ def test_the_record_is_whole_and_its_checksum_is_its_own(fit):
     assert record["settings"]["label_mode"] == "distribution"
 
 
+@pytest.mark.slow(alone=False)
 def test_the_same_input_gives_the_same_bytes_however_it_is_stored_and_read(fit, tmp_path):
     rows = flat(seeded_groups(80))
     written = tmp_path / "deep" / "weights.json"
@@ -228,6 +229,7 @@ def test_rows_of_a_group_may_lie_apart_and_groups_stay_in_the_order_of_their_fir
     assert fit(backwards, "--epochs=1")[3]["weights"] != apart["weights"]
 
 
+@pytest.mark.slow(alone=False)
 def test_a_seed_shuffles_and_the_same_seed_shuffles_alike(fit):
     rows = flat(seeded_groups(20))
     by_seed = [
@@ -332,6 +334,7 @@ def _mean_but_second(group):
     return sum(others) / len(others)
 
 
+@pytest.mark.slow(alone=False)
 def test_initial_weights_may_be_those_of_a_file(fit, tmp_path):
     rows = flat(seeded_groups(30))
     first = fit(rows, "--epochs=1")[3]
@@ -414,6 +417,7 @@ def fit_log(directory, out, *arguments):
     return main(["fit", f"--source=file://{directory}", f"--out={out}", *PLAIN, *arguments])
 
 
+@pytest.mark.slow(alone=False)
 def test_logs_give_the_weights_of_the_same_samples(fit, tmp_path):
     groups = list(seeded_groups(80))
     expected = fit(flat(groups), "--epochs=2")[3]
@@ -517,6 +521,7 @@ def test_rows_of_a_group_have_the_same_features(fit, change, said):
     assert said in err
 
 
+@pytest.mark.slow(alone=False)
 def test_features_of_samples_are_no_part_of_a_message_with_its_largest_size(fit):
     """500 candidates of 256 features: some megabytes."""
     wide = [((0.125 + place / 3,) * 256, float(place == 1)) for place in range(500)]

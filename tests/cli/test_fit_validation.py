@@ -82,10 +82,8 @@ def tuned(weights, chosen_by, measured_on) -> float:
     return ndcg(measured_on, best)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["few", *(pytest.param(n, marks=pytest.mark.slow) for n in ranked_data.ALL if n != "few")],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ranked_data.ALL)
 @pytest.mark.filterwarnings("ignore")
 def test_the_command_of_the_readme_is_as_good_as_tuned_linear_models(fit, name):
     learn, measure = ranked_data.ALL[name]()
@@ -105,6 +103,7 @@ def test_the_command_of_the_readme_is_as_good_as_tuned_linear_models(fit, name):
 # --- validation ---
 
 
+@pytest.mark.slow(alone=False)
 def test_a_share_of_the_groups_is_for_validation_from_two_hundred_on(fit):
     groups = list(seeded_groups(200))
     assert "validation" not in fit(flat(groups[:199]))[3]
@@ -130,6 +129,7 @@ def test_all_queries_of_a_trace_are_for_validation_or_none_and_the_seed_chooses(
     assert not any(validation_mask(queries, 0.0, 0))
 
 
+@pytest.mark.slow(alone=False)
 def test_the_weights_are_those_of_the_best_epoch_and_learning_stops_after_it(fit):
     rows = flat(seeded_groups(240, noise=2.0))
     _, out, _, record = fit(rows, "--epochs=300")
@@ -144,6 +144,7 @@ def test_the_weights_are_those_of_the_best_epoch_and_learning_stops_after_it(fit
     assert again["history"] == history[:best]
 
 
+@pytest.mark.slow(alone=False)
 def test_the_values_of_both_parts_are_those_that_replay_measures(fit, tmp_path):
     rows = flat(seeded_groups(240))
     record = fit(rows)[3]
@@ -202,6 +203,7 @@ CHECKSUM = "45feb941e8b38a081cd435e9061d292500afe281079b40e1418b3db023dae4b2"
 """Of the version before there was a validation."""
 
 
+@pytest.mark.slow(alone=False)
 def test_the_progress_bar_has_the_values_of_both_parts(fit, monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     _, _, err, record = fit(flat(seeded_groups(240)), "--epochs=2")
@@ -219,6 +221,7 @@ def served(groups, score):
     return [{**row, "score": score(row["features"], row["label"])} for row in flat(groups)]
 
 
+@pytest.mark.slow(alone=False)
 def test_weights_that_are_better_than_the_served_order_are_shown_beside_it(fit):
     code, out, err, _ = fit(served(seeded_groups(240), lambda features, _: features[1]))
     lines = out.splitlines()
@@ -229,6 +232,7 @@ def test_weights_that_are_better_than_the_served_order_are_shown_beside_it(fit):
     assert lines[4] == "served: by score"
 
 
+@pytest.mark.slow(alone=False)
 def test_weights_that_are_worse_than_the_served_order_end_with_exit_code_5(fit):
     code, out, err, record = fit(served(seeded_groups(240, noise=3.0), lambda _, label: label))
     assert code == 5
@@ -238,6 +242,7 @@ def test_weights_that_are_worse_than_the_served_order_end_with_exit_code_5(fit):
     assert record["validation"]
 
 
+@pytest.mark.slow(alone=False)
 def test_a_few_groups_without_a_validation_are_only_warned_of(fit):
     rows = served(seeded_groups(100, noise=3.0), lambda _, label: label)
     code, out, err, _ = fit(rows)
@@ -247,6 +252,7 @@ def test_a_few_groups_without_a_validation_are_only_warned_of(fit):
     assert fit(rows, "--validate=0")[2] == ""
 
 
+@pytest.mark.slow(alone=False)
 def test_the_order_of_the_rows_is_the_served_one_without_scores(fit):
     best_first = [sorted(group, key=lambda each: -each[1]) for group in seeded_groups(240)]
     code, out, err, _ = fit(flat(best_first))
@@ -255,6 +261,7 @@ def test_the_order_of_the_rows_is_the_served_one_without_scores(fit):
     assert "worse than the served order (the order of the rows" in err
 
 
+@pytest.mark.slow(alone=False)
 def test_a_difference_that_may_be_none_is_warned_of(fit):
     """Served by chance, learned from features that are unrelated to the labels."""
     random = Random(3)
@@ -265,6 +272,7 @@ def test_a_difference_that_may_be_none_is_warned_of(fit):
     assert "the interval contains 0: there is no evidence that the weights are better." in err
 
 
+@pytest.mark.slow(alone=False)
 def test_a_loss_that_rises_is_warned_of(fit):
     rows = flat(seeded_groups(60))
     step = ("--set=optimizer=sgd", "--set=schedule=constant", "--set=scale=none")

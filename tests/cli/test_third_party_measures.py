@@ -114,6 +114,7 @@ def test_a_refusal_names_what_is_installed_too(replay, beside):
     assert "share[s]" in said
 
 
+@pytest.mark.slow(alone=False)
 def test_names_from_here_cannot_be_taken(replay, beside):
     code, said, out = replay("ndcg")
     assert (code, said) == (0, "")

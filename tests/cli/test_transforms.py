@@ -57,6 +57,7 @@ def test_declared_transforms_do_what_a_sender_would_do(run, tmp_path):
     assert "weights" in {row["ranker"] for row in totals[0]}
 
 
+@pytest.mark.slow(alone=False)
 def test_names_and_weights_that_do_not_fit_are_refused(run, tmp_path):
     rows, out = flat(seeded_groups(60)), tmp_path / "weights.json"
     wrong = run("fit", rows, f"--out={out}", "--set=feature_transforms=price=log1p")

@@ -1,5 +1,7 @@
 """What alarms watch, from settings: each series once."""
 
+import pytest
+
 from evaluator.cli.watching import watch_rules_of
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
@@ -37,6 +39,7 @@ def test_values_of_measures_with_a_series_are_read():
     }
 
 
+@pytest.mark.slow(alone=False)
 def test_weighted_clicks_are_not_bounded():
     made = Settings(
         measures=("mrr", "ips_dcg@10"),

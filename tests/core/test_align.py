@@ -101,6 +101,7 @@ def test_scores_that_differ_in_one_bit_keep_their_order_in_long_lists(n):
     assert rank_of_each(ranking(ids, scores=scores)) == [expected_ranks(ids, scores)]
 
 
+@pytest.mark.slow(alone=False)
 def test_lists_of_all_lengths_in_one_batch_do_not_disturb_each_other():
     random = Random(8)
     records, expected = [], []

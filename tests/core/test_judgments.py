@@ -360,6 +360,7 @@ def test_delays_are_counted_by_bucket_and_an_early_judgment_has_none():
     assert task.count("delay_sum_ms") == 0 + 0 + 1_000 + 1_001 + 5_900
 
 
+@pytest.mark.slow(alone=False)
 def test_a_late_judgment_finds_a_forgotten_query_whose_memory_was_used_again(monkeypatch):
     """Pools shrink once most of them is discarded; nothing may look where they have been."""
     monkeypatch.setattr(RaggedColumns, "_SMALLEST", 30)

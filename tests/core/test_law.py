@@ -58,6 +58,7 @@ examples = hypothesis_settings(
 # -- Hypothesis ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow(alone=False)
 @examples
 @given(worlds(), any_order)
 def test_after_every_batch_the_engine_equals_the_oracle_of_that_prefix(world, random):
@@ -70,12 +71,14 @@ def test_interleaving_and_batching_change_nothing(world, random, other_random):
     check_same(read_whole(world, random), read_whole(world, other_random))
 
 
+@pytest.mark.slow(alone=False)
 @examples
 @given(worlds(), any_order)
 def test_expiry_changes_no_output(world, random):
     check_same(read_whole(world, random), read_whole(world, random, expire=False))
 
 
+@pytest.mark.slow(alone=False)
 @examples
 @given(worlds(), any_order)
 def test_at_the_end_of_a_replay_all_is_settled_expired_and_final(world, random):

@@ -174,6 +174,7 @@ def is_nearest(double, exact):
     return all(error < abs(Fraction(other) - Fraction(exact)) for other in others)
 
 
+@pytest.mark.slow(alone=False)
 def test_discounts_are_the_doubles_nearest_to_1_over_log2_of_rank_plus_1():
     ranks = [*range(1, 1_001, sized(1, quick=7)), 1_024, 4_095]
     ln2 = PRECISE.ln(Decimal(2))

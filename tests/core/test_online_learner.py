@@ -90,6 +90,7 @@ def test_no_more_is_taken_at_once_than_fits_and_that_changes_nothing(monkeypatch
     assert max(sizes) == -(-20 // n_bytes)
 
 
+@pytest.mark.slow(alone=False)
 @settings(max_examples=examples(20), deadline=None)
 @given(st.integers(0, 1 << 64))
 def test_no_reading_of_the_partitions_changes_anything(seed):
@@ -101,6 +102,7 @@ def test_the_size_of_chunks_changes_nothing(monkeypatch):
     assert run(WORLD, rules()) == all_intervals()
 
 
+@pytest.mark.slow(alone=False)
 def test_all_that_is_said_follows_from_the_state_at_the_end_of_any_turn():
     assert len(all_intervals()) > 5
     for place, turned in enumerate(all_intervals()[:-1]):
@@ -144,6 +146,7 @@ def test_a_candidate_is_measured_on_nothing_that_was_ranked_before_it_had_learne
     assert state["models"][0]["sums"]["challenger"]["ndcg@10"][0] == len(tried)
 
 
+@pytest.mark.slow(alone=False)
 def test_the_old_champion_measures_what_was_ranked_before_the_new_one():
     promoted = [release for release in releases(all_intervals()) if release.status == "promoted"]
     first_ms = promoted[0].from_ms
@@ -176,12 +179,14 @@ def served_at_best():
     return [query._replace(units={"served": {"ndcg@10": ONE, "mrr": ONE}}) for query in hard]
 
 
+@pytest.mark.slow(alone=False)
 def test_what_was_served_stands_in_until_there_is_a_champion(untested):
     said = statuses(run(served_at_best(), rules()))
     assert "promoted" not in said
     assert "rejected" in said
 
 
+@pytest.mark.slow(alone=False)
 def test_what_does_not_beat_the_champion_while_it_learns_is_not_tried():
     assert statuses(run(served_at_best(), rules())) == []
     tried = [each.state["models"][0]["progress"] for each in all_intervals()]
@@ -247,6 +252,7 @@ def test_initial_weights_are_the_first_champion_and_the_first_of_the_learner():
     assert (first.status, first.weights, first.from_ms) == ("initial", TRUTH, 0)
 
 
+@pytest.mark.slow(alone=False)
 def test_a_guardrail_holds_a_promotion_back():
     blind = [query._replace(units={"served": {"ndcg@10": 0, "mrr": ONE}}) for query in WORLD]
     assert "promoted" in statuses(run(blind, rules()))
@@ -431,6 +437,7 @@ def with_others(those):
     ]
 
 
+@pytest.mark.slow(alone=False)
 def test_a_change_of_the_features_freezes_learning_and_says_where():
     turned = run(with_others(lambda i: i >= 400), rules())
     frozen = [release for release in releases(turned) if release.status == "frozen"]
@@ -440,6 +447,7 @@ def test_a_change_of_the_features_freezes_learning_and_says_where():
     assert statuses(turned)[-1] != "challenger"
 
 
+@pytest.mark.slow(alone=False)
 def test_queries_with_other_features_are_set_apart_and_counted_by_their_hash():
     some = run(with_others(lambda i: i % 5 == 2), rules())
     assert "frozen" not in statuses(some)
@@ -461,6 +469,7 @@ def test_queries_with_other_features_are_set_apart_and_counted_by_their_hash():
     assert learners[0] == learners[1]
 
 
+@pytest.mark.slow(alone=False)
 def test_invalid_training_data_are_set_apart_and_counted():
     odd = [
         query._replace(features=NO_FEATURES, feature_names=None, invalid_training_data=True)
@@ -480,6 +489,7 @@ def test_invalid_training_data_are_set_apart_and_counted():
     assert "frozen" in statuses(run(most, rules()))
 
 
+@pytest.mark.slow(alone=False)
 def test_half_of_the_last_queries_may_have_other_features_and_no_more():
     halves = run(with_others(lambda i: i % 2 == 1), rules())
     assert "frozen" not in statuses(halves)
@@ -531,6 +541,7 @@ def with_overflow(those, queries=WORLD):
     ]
 
 
+@pytest.mark.slow(alone=False)
 def test_queries_that_overflow_are_set_apart_and_counted():
     some = run(with_overflow(lambda i: 300 <= i < 310), rules())
     assert "frozen" not in statuses(some)
@@ -544,6 +555,7 @@ def test_queries_that_overflow_are_set_apart_and_counted():
     assert f"{int(recent, 16):b}" == "1" * 10 + "0" * 390  # the places of the ten of 700
 
 
+@pytest.mark.slow(alone=False)
 def test_features_far_beyond_their_spread_are_set_apart_before_they_decide_on_the_scale():
     """1e150 is finite, and so is its square; the scale would be so large that learning stops."""
     without = run([q._replace(grades={}) if i == 300 else q for i, q in enumerate(WORLD)], rules())
@@ -618,6 +630,7 @@ def test_groups_that_only_overflow_together_are_none_of_them_learned_from():
     assert not training.frozen
 
 
+@pytest.mark.slow(alone=False)
 def test_learning_ends_when_most_of_the_last_queries_overflow_and_never_with_wild_weights():
     half = run(with_overflow(lambda i: i % 2 == 1, long_world()), rules())
     assert "frozen" not in statuses(half)
@@ -628,6 +641,7 @@ def test_learning_ends_when_most_of_the_last_queries_overflow_and_never_with_wil
     assert np.isfinite(weights).all()
 
 
+@pytest.mark.slow(alone=False)
 def test_the_size_of_a_chunk_does_not_change_which_queries_are_set_apart():
     made = rules(batch_queries=1)
     odd = with_overflow(lambda i: i % 4 == 1, with_others(lambda i: i % 4 == 3 or i == 1_002))
@@ -638,6 +652,7 @@ def test_the_size_of_a_chunk_does_not_change_which_queries_are_set_apart():
     assert run(odd, made) == at_once
 
 
+@pytest.mark.slow(alone=False)
 def test_clicks_without_propensities_promote_nothing():
     implicit = {"implicit_sources": frozenset({"click"}), "learner": Learner(label_mode="sum")}
     clicked = [
@@ -652,6 +667,7 @@ def test_clicks_without_propensities_promote_nothing():
     assert "frozen" not in statuses(run(WORLD[:300], rules(**implicit)))
 
 
+@pytest.mark.slow(alone=False)
 def test_propensities_need_the_one_label_mode_that_they_mean_something_for():
     seen = [query._replace(propensities=[0.5] * 5) for query in WORLD]
     [frozen] = [r for r in releases(run(seen, rules())) if r.status == "frozen"]
@@ -766,6 +782,7 @@ def test_other_rules_keep_what_is_live_and_begin_a_new_epoch():
 # --- models -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow(alone=False)
 def test_models_are_learned_for_apart():
     random = Random(7)
     other = [

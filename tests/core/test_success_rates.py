@@ -90,6 +90,7 @@ def test_a_query_of_no_candidates_has_no_rows():
     assert len(run([query._replace(n=0, task=0)], rules())) == 1
 
 
+@pytest.mark.slow(alone=False)
 def test_the_best_grade_is_that_of_the_measures():
     offline_ranking = OfflineRanking(
         MeasureSet.parse(MEASURES, scales=Terms(map_graded_max_grade=1))
@@ -156,6 +157,7 @@ def test_no_feature_depends_on_a_judgment_that_had_not_settled(monkeypatch, plac
     assert min(differ_ms) >= changed.settled_time_ms
 
 
+@pytest.mark.slow(alone=False)
 def test_a_version_has_the_table_of_what_had_settled_when_it_was_frozen():
     candidates = [
         release for release in releases(all_intervals()) if release.status == "challenger"
@@ -296,6 +298,7 @@ def test_a_successor_says_the_same_from_any_state(monkeypatch, learning_interval
         assert [*said, *successor.end()] == whole[place + 1 :]
 
 
+@pytest.mark.slow(alone=False)
 def test_the_size_of_chunks_changes_nothing(monkeypatch):
     monkeypatch.setattr(leader_module, "_CHUNK", 3)
     assert run(TOOLS, rules()) == all_intervals()

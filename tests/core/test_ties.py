@@ -76,6 +76,7 @@ def values(task_settings, records):
     return {e.trace_id: e.units for e in task.evaluations}
 
 
+@pytest.mark.slow(alone=False)
 def test_where_nothing_ties_both_ways_give_the_same_bits():
     random = Random(32)
     rankings, judgments = [], []

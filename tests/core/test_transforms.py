@@ -75,6 +75,7 @@ def test_transforms_are_written_and_read_the_same():
     assert b"transforms" not in command_record(command._replace(transforms={}))
 
 
+@pytest.mark.slow(alone=False)
 def test_a_leader_learns_and_measures_as_if_senders_had_transformed():
     live = run(WORLD, rules(transforms=DECLARED))
     sent = run(before_the_messages(WORLD), rules())
@@ -89,6 +90,7 @@ def test_a_leader_learns_and_measures_as_if_senders_had_transformed():
         assert sums[0] == sums[1]
 
 
+@pytest.mark.slow(alone=False)
 def test_records_have_transforms_only_if_there_are_any():
     for made, expected in ((rules(transforms=DECLARED), documents(DECLARED)), (rules(), None)):
         writer = RecordWriter("", {})
@@ -100,6 +102,7 @@ def test_records_have_transforms_only_if_there_are_any():
         check_state(json.loads(records[-1][1].value)["state"])
 
 
+@pytest.mark.slow(alone=False)
 def test_views_name_transforms_of_features_that_no_model_has():
     for declared, expected in (
         ({**DECLARED, "prise": Transform(log1p=True)}, ("prise",)),

@@ -83,6 +83,7 @@ def test_no_sum_wraps():
     assert totals_from(totals_document(totals)) == totals
 
 
+@pytest.mark.slow(alone=False)
 def test_weights_have_the_values_that_they_would_have_had_as_a_scorer():
     random = Random(3)
     measures = MeasureSet.parse(["mrr", "ips_dcg@2", "ips_clicks"])

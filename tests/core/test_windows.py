@@ -117,6 +117,7 @@ def test_expiry_leaves_every_total_as_it_is():
     assert task.count("queries", "with_value") == 2
 
 
+@pytest.mark.slow(alone=False)
 def test_memory_of_forgotten_queries_is_used_again():
     task = Task("mrr")
     for i in range(40):
@@ -155,6 +156,7 @@ def test_a_query_in_the_memory_of_a_forgotten_one_starts_anew():
     assert len(task.engine._queries.table["key"]) <= 1_024
 
 
+@pytest.mark.slow(alone=False)
 def test_forgotten_candidate_ids_make_room_while_held_ones_stay_known():
     task = Task("mrr,map", finished=True)
     task.engine._queries._clean_codes_at = 0  # clean whenever something is expired

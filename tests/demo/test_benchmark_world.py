@@ -80,6 +80,7 @@ def test_naive_measures_equal_arithmetic_by_hand():
     )
 
 
+@pytest.mark.slow(alone=False)
 async def test_naive_totals_equal_those_of_the_engine_to_the_last_bit(world):
     async def send(key: bytes, value: bytes) -> None:
         del key, value
@@ -126,6 +127,7 @@ async def test_naive_totals_equal_a_batch_over_both_logs(world):
         assert sum_units == pytest.approx(float(total * UNIT), rel=1e-11)
 
 
+@pytest.mark.slow(alone=False)
 def test_the_leader_of_the_benchmark_reads_and_takes_what_the_worker_has_settled(world):
     reading = list(in_reading_order(world.rankings, world.judgments, 50))
     _, nothing = beside.worker(reading, learns=False)

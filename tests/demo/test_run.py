@@ -83,6 +83,7 @@ class Slow(Reader):
         return super().snapshot()
 
 
+@pytest.mark.slow(alone=False)
 async def test_a_slow_worker_is_waited_for(monkeypatch):
     monkeypatch.setattr(run, "MAX_AHEAD", 1_000)
     reader = Slow(per_turn=100)

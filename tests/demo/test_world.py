@@ -37,6 +37,7 @@ def test_a_world_can_be_read_twice():
     assert list(world) == list(world)
 
 
+@pytest.mark.slow(alone=False)
 def test_messages_come_in_the_order_in_which_they_reach_the_broker(messages):
     times = [message.timestamp_ms for message in messages]
     assert times == sorted(times)
@@ -60,6 +61,7 @@ def test_rankings_have_5_to_20_named_candidates_with_4_features_and_two_rankers(
         assert [len(row) for row in ranking["features"]] == [4] * n
 
 
+@pytest.mark.slow(alone=False)
 def test_three_recommenders_and_three_sources(read):
     assert {(r["model"], r["variant"]) for r in read["ranking"]} == {
         ("tool-ranker", "prod"),

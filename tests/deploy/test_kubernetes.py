@@ -358,6 +358,7 @@ def test_there_is_always_a_worker_and_never_more_than_partitions(objects, overla
 # The rules
 
 
+@pytest.mark.slow(alone=False)
 def test_the_rules_of_kubernetes_are_fresh():
     assert TARGET.read_text("utf-8") == prometheus_rule(rule_files()), "run: make generate"
     groups = yaml.safe_load(TARGET.read_text("utf-8"))["spec"]["groups"]

@@ -60,6 +60,7 @@ def test_there_is_something_to_be_said(whole):
     assert len(whole.states) >= 5
 
 
+@pytest.mark.slow(alone=False)
 async def test_the_order_of_reading_changes_no_byte(whole):
     for seed in range(1, 4):
         desk = Desk()
@@ -153,6 +154,7 @@ async def test_one_is_is_leader_and_the_others_follow(whole):
         }
 
 
+@pytest.mark.slow(alone=False)
 async def test_who_was_deposed_says_nothing_more_and_may_come_back(whole):
     desk = Desk()
     leadership = MemoryLeadership(desk.broker)
@@ -170,6 +172,7 @@ async def test_who_was_deposed_says_nothing_more_and_may_come_back(whole):
     assert desk.log == whole.log
 
 
+@pytest.mark.slow(alone=False)
 async def test_what_leaders_in_turn_have_counted_adds_up_to_what_was_measured(whole):
     desk, counted = Desk(), Counter()
     for end, n_weights in ((len(WORLD) // 2, 2), (len(WORLD), len(whole.weights))):
@@ -254,6 +257,7 @@ def much_later(state, *, gap_of: int | None = None, n_queries: int = 60):
     return made, [(task, WatermarkRecord(ms * 2, n)) for task, n in enumerate(next_n)]
 
 
+@pytest.mark.slow(alone=False)
 async def test_after_a_gap_what_is_live_stays_and_a_new_epoch_begins():
     desk = Desk()
     await promoted(desk)
@@ -271,6 +275,7 @@ async def test_after_a_gap_what_is_live_stays_and_a_new_epoch_begins():
     assert desk.log[: len(log)] == log
 
 
+@pytest.mark.slow(alone=False)
 async def test_a_new_generation_begins_at_n_0_with_a_new_epoch_and_no_gap():
     """Its queries have settled at any time, also before those of the old inputs."""
     desk = Desk()
@@ -405,6 +410,7 @@ async def test_an_operator_rolls_back():
     assert json.loads(leader.live["m"])["weights"] == [3.0, 2.0, 1.0]
 
 
+@pytest.mark.slow(alone=False)
 async def test_what_is_learned_after_forgetting_is_never_taken_for_what_was_live_before():
     """The same queries again: the same weights come, under versions that nobody has seen."""
     desk = Desk()

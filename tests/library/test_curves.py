@@ -50,6 +50,7 @@ def naive_interpolated(grades, scores, level):
     return best
 
 
+@pytest.mark.slow(alone=False)
 def test_it_equals_trec_eval_and_the_definition():
     import pytrec_eval
 
@@ -208,6 +209,7 @@ def test_without_relevant_or_other_candidates_an_area_is_undefined():
         nothing.best()
 
 
+@pytest.mark.slow(alone=False)
 def test_curves_are_frames():
     pytest.importorskip("polars")
     frame = evaluator.thresholds({"q": {"a": 1}}, {"q": {"a": 0.5, "b": 0.1}}).to_frame()
@@ -281,6 +283,7 @@ def test_freshness_is_that_of_the_worked_example():
     assert never.mean["ndcg"] == pytest.approx((1 / 4) / (1 + third / 4))
 
 
+@pytest.mark.slow(alone=False)
 def test_freshness_has_the_bits_of_a_worker():
     rng = np.random.default_rng(2)
     ids, now = [f"c{i}" for i in range(8)], 100_000

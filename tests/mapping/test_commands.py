@@ -146,6 +146,7 @@ def test_functions_of_packages_give_rankings(worlds, monkeypatch):
     )
 
 
+@pytest.mark.slow(alone=False)
 def test_batches_do_not_change_the_results_of_a_mapping(worlds):
     mapping = f"--mapping={worlds / 'm.toml'}"
     out = replayed(worlds, "foreign", mapping)
@@ -324,6 +325,7 @@ def test_a_trial_names_traces_whose_records_never_meet(worlds, capsys):
     )
 
 
+@pytest.mark.slow(alone=False)
 def test_batches_of_clicks_give_what_single_clicks_give(worlds):
     """Records with three clicks each, of several queries, some of them of no ranking."""
     clicks = [json.loads(line) for line in lines(worlds / "foreign" / "search.clicks.ndjson")]

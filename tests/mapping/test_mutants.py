@@ -147,6 +147,7 @@ async def lines_of(folder, log):
     return found
 
 
+@pytest.mark.slow(alone=False)
 def test_a_damaged_archive_is_unusable_or_each_of_its_lines_is_counted(tmp_path):
     """Damage between lines too: lines that are cut, joined or empty, and compressed bytes."""
     chance, outcomes, n = random.Random("archives"), Counter(), 0

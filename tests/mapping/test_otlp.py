@@ -34,7 +34,7 @@ from evaluator.mapping.record import Record
 from evaluator.wire.messages.strict import Malformed
 from evaluator.wire.records import MAX_RECORD_BYTES
 from tests.mapping.framed_world import without_places
-from tests.repeats import sized
+from tests.repeats import aside_if, sized
 from tests.tidy.tree import ROOT
 
 PRESET = (files("evaluator.mapping") / "presets" / "otel-genai.toml").read_text("utf-8")
@@ -334,6 +334,7 @@ def test_protobuf_gives_what_json_gives():
         assert in_order(items_of(in_protobuf(request))) == of_json(request)
 
 
+@pytest.mark.slow(alone=False)
 def test_damaged_protobuf_is_what_the_schema_makes_of_it_or_refused():
     chance, n_read = random.Random(6), Counter()
     for _ in range(sized(6_000, quick=1_500)):
@@ -396,7 +397,12 @@ REQUESTS = {
 }
 
 
-@pytest.mark.parametrize("text", REQUESTS)
+IS_QUICK = {"where: attributes", *(name for name, value in REQUESTS.items() if len(value) < 1_000)}
+
+
+@pytest.mark.parametrize(
+    "text", [pytest.param(name, marks=aside_if(name not in IS_QUICK)) for name in REQUESTS]
+)
 def test_large_and_damaged_protobuf_takes_little_memory(text):
     value = REQUESTS[text]
     assert len(value) <= MAX_RECORD_BYTES

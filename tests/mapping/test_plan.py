@@ -225,6 +225,7 @@ def test_any_double_is_written_as_the_encoder_writes_it(style):
         assert b'"scores":' + expected in message
 
 
+@pytest.mark.slow(alone=False)
 def test_powers_of_two_are_written_by_their_shortest_digits():
     for value in [2.0**n for n in range(-300, 300)] + [9007199254740993.0, 0.1 + 0.2]:
         (message,) = planned(SCORES, [scores_of([f"{value:.17e}".replace("e+", "e")])])

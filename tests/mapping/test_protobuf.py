@@ -482,6 +482,7 @@ def test_the_schema_of_another_project_is_read(mapper):
     assert (found["trace_id"], found["timestamp_ms"], found["candidate_ids"]) == ("t", 5, ["id"])
 
 
+@pytest.mark.slow(alone=False)
 def test_many_elements_are_refused_and_bytes_without_a_name_are_not_decoded(mapper):
     hit = b"\x3a\x00"  # field 7, no bytes
     many = mapper()(Record(hit * 100_001))
@@ -498,6 +499,7 @@ def test_many_elements_are_refused_and_bytes_without_a_name_are_not_decoded(mapp
     assert "features" not in json.loads(message)
 
 
+@pytest.mark.slow(alone=False)
 def test_random_schemas_are_used_or_refused(mapper):
     rng, found = random.Random(5), set()
     payload = framed(7, click().SerializeToString(), (5,))

@@ -324,6 +324,7 @@ def test_what_is_offered_survives_putting_aside_and_crashes(monkeypatch, part):
     assert marks
 
 
+@pytest.mark.slow(alone=False)
 def test_nothing_that_a_query_offers_is_kept_once_it_has_settled():
     for seed in range(FIRST_SEED, FIRST_SEED + 20):
         world = with_features(seeded_world(seed))

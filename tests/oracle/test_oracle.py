@@ -233,6 +233,7 @@ def test_totals_of_files_are_those_of_their_lines(tmp_path):
 # -- the law, of the oracle alone ----------------------------------------------------------------
 
 
+@pytest.mark.slow(alone=False)
 @hypothesis_settings(max_examples=examples(100), deadline=None)
 @given(worlds(), st.integers(0, 2**32))
 def test_what_is_said_of_a_prefix_stands(world, seed):

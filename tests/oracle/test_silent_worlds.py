@@ -82,6 +82,7 @@ def test_neither_putting_aside_nor_a_crash_changes_what_is_silent(monkeypatch, p
             raise AssertionError(f"seed {seed}") from error
 
 
+@pytest.mark.slow(alone=False)
 def test_the_worlds_have_silent_unjudged_and_judged_queries():
     found = Counter()
     for seed in range(FIRST_SEED, FIRST_SEED + 160):

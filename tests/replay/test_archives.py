@@ -63,6 +63,7 @@ def test_objects_of_a_connector_have_the_results_of_their_logs(root, tmp_path, s
     assert contents(tmp_path / "out") == contents(root / "expected")
 
 
+@pytest.mark.slow(alone=False)
 def test_folders_by_day_are_read_in_the_order_of_their_names(root, tmp_path):
     for path in (root / "logs").iterdir():
         lines = path.read_bytes().splitlines(keepends=True)
@@ -85,6 +86,7 @@ def test_shards_and_processes_and_verify_read_archives(root, tmp_path):
 # --- gaps and repeats --------------------------------------------------------------------------
 
 
+@pytest.mark.slow(alone=False)
 def test_missing_offsets_are_in_the_manifest_and_of_a_merge_too(root, tmp_path):
     source = put(tmp_path / "in", objects_of(root / "logs"))
     for task, first in ((1, 7), (1, 14), (2, 7)):
@@ -104,6 +106,7 @@ def test_missing_offsets_are_in_the_manifest_and_of_a_merge_too(root, tmp_path):
     assert contents(tmp_path / "merged") == contents(tmp_path / "out")
 
 
+@pytest.mark.slow(alone=False)
 def test_with_strict_missing_offsets_are_refused(root, tmp_path, capsys):
     source = put(tmp_path / "in", objects_of(root / "logs"))
     assert run(source, tmp_path / "whole", "--strict") == 0
@@ -185,6 +188,7 @@ def test_an_archive_that_cannot_be_read_is_refused(root, tmp_path, capsys):
 # --- stores ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow(alone=False)
 def test_any_file_system_of_fsspec_is_read(root, tmp_path):
     files = fsspec.filesystem("memory")
     for name, text in objects_of(root / "logs"):

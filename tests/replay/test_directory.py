@@ -21,6 +21,7 @@ def place(tmp_path_factory):
     return tmp_path_factory.mktemp("sorting")
 
 
+@pytest.mark.slow(alone=False)
 @given(st.lists(st.lists(st.tuples(keys, lines), max_size=5), max_size=12), st.integers(0, 2_000))
 def test_all_rows_come_back_ordered_by_key_and_line(place, batches, size):
     rows = SortedRows(place / "rows", memory_bytes=size)

@@ -121,6 +121,7 @@ def settled_until(settled, minute):
     return sums, queries
 
 
+@pytest.mark.slow(alone=False)
 async def test_every_sample_is_the_sum_of_what_has_settled_by_then(logs, tmp_path):
     found = samples(await written(logs, tmp_path / "out"))
     settled = rows(contents(tmp_path / "out"), "settled.ndjson")
@@ -147,6 +148,7 @@ async def test_every_sample_is_the_sum_of_what_has_settled_by_then(logs, tmp_pat
     assert n_checked > 60 * 22
 
 
+@pytest.mark.slow(alone=False)
 async def test_a_series_begins_at_zero_before_its_first_query_and_ends_with_the_totals(
     logs, tmp_path
 ):
@@ -213,6 +215,7 @@ async def test_the_bytes_depend_on_nothing_but_input_and_settings(crowded, tmp_p
         assert await written(logs, tmp_path / name, **how, **more) == once
 
 
+@pytest.mark.slow(alone=False)
 async def test_few_rows_are_in_memory_at_once(logs, tmp_path, monkeypatch):
     monkeypatch.setattr(exposition, "ROWS_AT_ONCE", 5)
     once = await written(logs, tmp_path / "once")
@@ -256,6 +259,7 @@ async def test_under_hold_samples_end_with_the_watermark(logs, tmp_path):
     assert {points[-1][0] for points in samples(text).values()} == {last}
 
 
+@pytest.mark.slow(alone=False)
 async def test_buckets_add_up_to_the_queries(logs, tmp_path):
     found = samples(await written(logs, tmp_path / "out", histograms=["ndcg@10"]))
     settled = rows(contents(tmp_path / "out"), "settled.ndjson")
@@ -274,6 +278,7 @@ async def test_buckets_add_up_to_the_queries(logs, tmp_path):
     assert found[path][-1][1] == float(sum(map(Fraction, values)))
 
 
+@pytest.mark.slow(alone=False)
 async def test_the_rest_counts_under_other_in_the_order_of_appearance(tmp_path):
     n_models = 60
     rankings = [
@@ -291,6 +296,7 @@ async def test_the_rest_counts_under_other_in_the_order_of_appearance(tmp_path):
     assert len(quality) == 51 * 2 * 3 <= MAX_QUALITY_SERIES
 
 
+@pytest.mark.slow(alone=False)
 async def test_a_run_is_named_by_the_manifest_or_by_its_label(logs, tmp_path):
     results = ResultDirectory(tmp_path / "out", force=False)
     how = {"topic_names": TOPICS, "show_progress": False}

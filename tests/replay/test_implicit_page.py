@@ -61,6 +61,7 @@ def test_weighted_clicks_prefer_the_order_that_nobody_saw(shop):
         assert found == pytest.approx(expected)
 
 
+@pytest.mark.slow(alone=False)
 def test_sums_of_heavy_clicks_are_exact_in_every_file(tmp_path):
     ids = [f"c{n}" for n in range(60)]
     key = {"schema_version": 1, "node_id": "n"}

@@ -116,6 +116,7 @@ def test_a_task_that_the_logs_do_not_have_is_refused(shards, tmp_path, capsys):
 # --- levels, alarms, weights -------------------------------------------------------------------
 
 
+@pytest.mark.slow(alone=False)
 def test_levels_that_no_shard_has_a_value_of_take_their_place_in_the_cut(tmp_path):
     """A level that one task alone keeps, and all tasks together do not."""
     for task in range(2):
@@ -167,6 +168,7 @@ def test_alarms_are_those_of_one_watch_with_the_commands_of_all_shards(tmp_path)
     assert contents(tmp_path / "other") == contents(tmp_path / "whole")
 
 
+@pytest.mark.slow(alone=False)
 def test_weights_are_left_out_and_a_warning_names_the_reason(tmp_path, capsys):
     logs = write_logs(tmp_path / "logs")
     settings = (*SETTINGS, "learning=propose")

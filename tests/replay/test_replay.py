@@ -96,7 +96,10 @@ async def test_the_bytes_do_not_depend_on_how_much_is_read_at_once(crowded, tmp_
 
 @pytest.mark.parametrize(
     ("suffix", "compress"),
-    [(".gz", gzip.compress), (".zst", lambda text: bytes(cramjam.zstd.compress(text)))],
+    [
+        (".zst", lambda text: bytes(cramjam.zstd.compress(text))),
+        pytest.param(".gz", gzip.compress, marks=pytest.mark.slow(alone=False)),
+    ],
 )
 async def test_the_bytes_do_not_depend_on_compression(crowded, tmp_path, suffix, compress):
     directory, settings = crowded
@@ -108,6 +111,7 @@ async def test_the_bytes_do_not_depend_on_compression(crowded, tmp_path, suffix,
     assert packed == plain
 
 
+@pytest.mark.slow(alone=False)
 async def test_stubs_of_large_outputs_keep_n_and_do_not_depend_on_how_much_is_read_at_once(
     crowded, tmp_path, monkeypatch
 ):
@@ -276,6 +280,7 @@ async def test_the_example_of_the_documentation(tmp_path):
     }  # fmt: skip
 
 
+@pytest.mark.slow(alone=False)
 async def test_evaluations_are_sorted_over_all_tasks(crowded, tmp_path):
     directory, settings = crowded
     files = await replayed(directory, tmp_path / "out", settings=settings_of(settings))
@@ -438,6 +443,7 @@ async def test_each_log_has_its_own_range(tmp_path):
 # --- the manifest ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow(alone=False)
 async def test_the_manifest_has_the_hash_and_the_rows_of_every_other_file(crowded, tmp_path):
     directory, settings = crowded
     files = await replayed(directory, tmp_path / "out", settings=settings_of(settings))
@@ -451,6 +457,7 @@ async def test_the_manifest_has_the_hash_and_the_rows_of_every_other_file(crowde
     assert (manifest["format"], manifest["place"]) == (2, None)  # files are nowhere
 
 
+@pytest.mark.slow(alone=False)
 async def test_the_manifest_names_no_place(crowded, tmp_path):
     directory, settings = crowded
     files = await replayed(directory, tmp_path / "out", settings=settings_of(settings))

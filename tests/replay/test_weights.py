@@ -89,6 +89,7 @@ def test_the_values_are_those_of_the_linear_scores(replay):
     assert all(score == run[next(iter(run))][name] for name, score in top)
 
 
+@pytest.mark.slow(alone=False)
 def test_the_other_rankers_keep_their_values(replay):
     rankings, judgments, _, _ = world()
     with_weights = by_trace(replay(rankings, judgments)[3])
@@ -101,6 +102,7 @@ def test_the_other_rankers_keep_their_values(replay):
         assert row == without[trace]
 
 
+@pytest.mark.slow(alone=False)
 def test_the_size_of_a_batch_changes_no_byte(replay):
     rankings, judgments, _, _ = world()
     assert (
@@ -142,6 +144,7 @@ def test_a_missing_feature_is_the_mean_of_the_other_candidates(replay):
     assert (code, err, row["top3"]["weights"]) == (0, "", expected)
 
 
+@pytest.mark.slow(alone=False)
 def test_what_fit_writes_can_be_measured(tmp_path):
     rng = random.Random(1)
     rows = []

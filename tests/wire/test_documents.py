@@ -147,6 +147,7 @@ def test_the_files_of_schemas_are_fresh():
     assert written == rendered(), "run: python -m scripts.write_schemas"
 
 
+@pytest.mark.slow(alone=False)
 def test_every_reference_of_the_asyncapi_document_leads_somewhere():
     document = schemas()["asyncapi"]
     references = re.findall(r'"\$ref": "([^"]+)"', json.dumps(document))

@@ -82,6 +82,7 @@ def last_state(said):
     return next((r.value for _, r in reversed(said) if r.key == STATE_KEY), None)
 
 
+@pytest.mark.slow(alone=False)
 @settings(max_examples=examples(16), deadline=None)
 @given(st.integers(0, 1 << 64), st.data())
 def test_killed_after_any_record_a_successor_goes_on_with_the_same_bytes(seed, data):
@@ -93,6 +94,7 @@ def test_killed_after_any_record_a_successor_goes_on_with_the_same_bytes(seed, d
     assert len(before) + len(after) >= len(whole())
 
 
+@pytest.mark.slow(alone=False)
 @settings(max_examples=examples(8), deadline=None)
 @given(st.integers(0, 1 << 64), st.data())
 def test_so_does_one_where_candidates_are_described(seed, data):

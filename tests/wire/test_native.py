@@ -92,6 +92,7 @@ def test_decimals_of_any_length_are_read_as_python_reads_them():
         assert scores_of(tokens) == as_read_by_python(tokens)
 
 
+@pytest.mark.slow(alone=False)
 def test_halves_between_two_doubles_go_to_the_even_one():
     rng = random.Random(SEED)
     halves = [2**53 + 2 * rng.randrange(2**52) + 1 for _ in range(20_000)]
@@ -137,6 +138,7 @@ def test_its_limits_are_those_of_the_models():
         assert value == getattr(models, name), name
 
 
+@pytest.mark.slow(alone=False)
 def test_without_it_every_row_is_the_same(monkeypatch):
     rng = random.Random(SEED)
     for log, valid, decode, rows_of in (

@@ -80,6 +80,7 @@ def long_names(n: int) -> list[str]:
     return [f"{number:06}" + WORST * (MAX_NAME_BYTES - 6) for number in range(n)]
 
 
+@pytest.mark.slow(alone=False)
 def test_the_query_with_most_grades_becomes_a_stub_that_keeps_its_key_its_n_and_its_values():
     evaluations, settled = outputs_of(
         {"t-1": ["a"], "t-2": ["a", *long_names(9_999)], "t-3": ["a"]}
@@ -121,6 +122,7 @@ def test_whoever_learns_takes_a_stub_as_a_query_without_features(monkeypatch):
     assert place_of(settled[1].value) == (5_001, "t-2", "n")
 
 
+@pytest.mark.slow(alone=False)
 def test_stubs_do_not_depend_on_what_is_written_with_them(monkeypatch):
     evaluations, settled = outputs_of({f"t-{n}": ["a", *map(str, range(n))] for n in range(60)})
     for records in (list(evaluations.values()), settled):
@@ -226,6 +228,7 @@ def test_names_of_features_that_escapes_make_too_long_are_not_learned_from(lette
     assert ("too_large" in json.loads(b"{" + text[1:] + b"}")) == is_left_out
 
 
+@pytest.mark.slow(alone=False)
 def test_the_state_of_as_many_models_as_are_learned_for_fits_into_its_topic():
     names = tuple(f"{k:03}" + "x" * (MAX_NAME_BYTES - 3) for k in range(MAX_FEATURES))
     rng, chance, queries = np.random.default_rng(1), random.Random(1), []

@@ -34,6 +34,7 @@ async def test_a_checkpoint_record_is_written_once_in_an_interval_and_at_the_end
     assert last[0].head.positions == last[NEVER_MS].head.positions
 
 
+@pytest.mark.slow(alone=False)
 async def test_a_task_is_made_again_from_a_checkpoint_in_parts(monkeypatch):
     monkeypatch.setattr(checkpoint, "PART_BYTES", 300)
     house, whole = House(1), traffic(1, n_queries=60)
@@ -55,6 +56,7 @@ async def test_a_task_is_made_again_from_a_checkpoint_in_parts(monkeypatch):
         assert not events & {"checkpoint_unreadable", "fingerprint_is_new"}
 
 
+@pytest.mark.slow(alone=False)
 async def test_a_checkpoint_without_some_of_its_parts_is_none(monkeypatch):
     monkeypatch.setattr(checkpoint, "PART_BYTES", 300)
     house = House(1)

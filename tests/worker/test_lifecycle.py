@@ -70,6 +70,7 @@ def recorded(lifecycle: Lifecycle) -> list:
     return entered
 
 
+@pytest.mark.slow(alone=False)
 async def test_a_worker_that_rebuilds_a_task_passes_through_the_states_and_shows_them():
     house = House(1)
     house.append({0: traffic(1, n_queries=60)})

@@ -48,6 +48,7 @@ async def test_neither_batches_nor_pausing_change_anything(max_poll_records, max
     assert house.committed() == house.ends() == positions(worker)
 
 
+@pytest.mark.slow(alone=False)
 async def test_the_log_that_leads_waits_for_the_other():
     house = House(1)
     house.append({0: traffic(5, n_queries=sized(300, quick=100))})
@@ -121,6 +122,7 @@ async def test_what_comes_later_is_read_and_counted(monkeypatch):
     house.truth().check_outputs(house.outputs())
 
 
+@pytest.mark.slow(alone=False)
 async def test_commits_are_rarer_while_more_is_unread_than_a_poll_returns(monkeypatch):
     monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 1e-9)
     n_commits = {}
@@ -152,6 +154,7 @@ async def test_a_task_without_data_does_not_hold_up_the_others():
     assert totals(house.settings, worker) == house.truth().totals
 
 
+@pytest.mark.slow(alone=False)
 async def test_offsets_without_records_are_read_past():
     house = House()
     for part in (traffic(1).part(0, 0.5), traffic(1).part(0.5, 1)):
@@ -224,6 +227,7 @@ async def test_a_log_at_its_limit_waits_for_the_other_one(longer):
     house.truth().check_outputs(house.outputs(), once=True)
 
 
+@pytest.mark.slow(alone=False)
 async def test_other_settings_say_everything_again_but_no_dead_letter():
     house = House()
     house.append({task: traffic(task) for task in (0, 1)})
@@ -314,6 +318,7 @@ async def test_a_commit_beyond_the_end_of_a_log_says_nothing_of_what_is_there(an
     assert house.committed() == house.ends()
 
 
+@pytest.mark.slow(alone=False)
 async def test_what_is_committed_after_a_commit_beyond_the_end_comes_back_as_ever():
     house = House(1)
     house.append({0: traffic(1)})

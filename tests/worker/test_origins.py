@@ -72,7 +72,7 @@ def check_only_what_is_there(house, worker, said):
     truth.check_outputs(said, once=False)
 
 
-@pytest.mark.parametrize("disk", ["the old disk", "no disk", "no disk, accept_loss"])
+@pytest.mark.parametrize("disk", first_quick("the old disk", "no disk", "no disk, accept_loss"))
 @pytest.mark.parametrize("logs", first_quick((LOGS,), (LOGS[:1],), (LOGS[1:],)))
 async def test_of_topics_made_anew_nothing_old_is_in_the_totals(house, logs, disk):
     make_anew(house, *logs)
@@ -149,6 +149,7 @@ async def test_a_lost_end_is_recognised_although_its_last_record_is_to_be_skippe
     assert logged["checkpoint_of_other_logs"]["reason"] == reason
 
 
+@pytest.mark.slow(alone=False)
 async def test_a_checkpoint_from_before_the_lost_end_is_good(house):
     """What it has read is still there; only what came after it is another thing now."""
     (*_, record) = house.broker.output("checkpoints", 0)
@@ -165,6 +166,7 @@ async def test_a_checkpoint_from_before_the_lost_end_is_good(house):
     assert len(generations(house)) == 2
 
 
+@pytest.mark.slow(alone=False)
 async def test_a_stale_disk_gives_way_where_others_have_noticed_a_lost_end():
     """It has read what is there, but `settled` counts in another generation since."""
     house, stale, disk = House(1), MemoryStateDirectory(), MemoryStateDirectory()
@@ -193,6 +195,7 @@ async def test_state_of_topics_with_the_same_ids_is_kept_however_much_has_expire
     assert counted(worker.snapshot, "rankings") == len(house.raws("rankings", 0))
 
 
+@pytest.mark.slow(alone=False)
 async def test_without_ids_the_record_alone_says_that_a_topic_was_made_anew(house, monkeypatch):
     """As on brokers that know of none."""
 
@@ -239,6 +242,7 @@ async def test_a_topic_made_anew_while_it_is_read_ends_the_worker(house, logs, m
     assert "was recreated" in log["store_quarantined"]["reason"]
 
 
+@pytest.mark.slow(alone=False)
 async def test_a_topic_made_anew_while_a_task_is_handed_over_ends_the_worker(house):
     worker = house.worker(states=house.disk)
     running = asyncio.create_task(worker.run())

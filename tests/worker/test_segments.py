@@ -3,6 +3,8 @@
 from dataclasses import replace
 from itertools import pairwise
 
+import pytest
+
 from evaluator.adapters.memory import MemoryStateDirectory
 from evaluator.core.types.records import OTHER
 from tests.oracle.test_segment_worlds import levelled
@@ -22,6 +24,7 @@ def house():
     return made
 
 
+@pytest.mark.slow(alone=False)
 async def test_totals_of_two_tasks_are_merged_by_level():
     made = house()
     worker = await made.until_end(max_poll_records=7)
@@ -38,6 +41,7 @@ async def test_sums_by_level_continue_from_a_store_and_from_a_checkpoint():
         assert totals(LEVELLED, worker) == made.truth().totals
 
 
+@pytest.mark.slow(alone=False)
 async def test_counters_of_levels_never_fall_and_count_each_query_once():
     made = house()
     worker, seen = made.worker(max_poll_records=5), []

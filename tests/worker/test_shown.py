@@ -57,6 +57,7 @@ async def test_while_outputs_stall_every_figure_is_that_of_the_last_commit(monke
         await eventually(lambda: worker.readiness() == [])
 
 
+@pytest.mark.slow(alone=False)
 async def test_what_is_left_of_a_start_without_a_disk_falls_to_nothing(monkeypatch):
     monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.0)
     house = House(1)

@@ -33,6 +33,7 @@ def n_skipped(worker):
     return view.tally.get(("extra", "skipped"), 0)
 
 
+@pytest.mark.slow(alone=False)
 async def test_a_task_is_made_again_without_what_was_skipped_and_without_being_asked():
     house, whole = House(1), traffic(1, n_queries=60)
     house.append({0: whole.part(0, 0.7)})
@@ -50,6 +51,7 @@ async def test_a_task_is_made_again_without_what_was_skipped_and_without_being_a
     truth.check_outputs(house.outputs(), once=False)
 
 
+@pytest.mark.slow(alone=False)
 async def test_a_stale_store_skips_what_others_have_skipped():
     house, whole = House(1), traffic(2, n_queries=60)
     stale = MemoryStateDirectory()
@@ -66,6 +68,7 @@ async def test_a_stale_store_skips_what_others_have_skipped():
     assert [line["log"] for line in logs if line["event"] == "offsets_skipped"] == list(LOGS)
 
 
+@pytest.mark.slow(alone=False)
 async def test_what_was_read_before_is_not_skipped_any_more():
     house = House(1)
     house.append({0: traffic(3, n_queries=60)})

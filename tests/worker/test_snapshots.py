@@ -142,6 +142,7 @@ async def back_without_disk(rig, **settings):
     return events, counts, n_read - (rig.house.broker.end_of("rankings", 0) - before), again
 
 
+@pytest.mark.slow(alone=False)
 async def test_a_lost_store_comes_back_from_its_snapshot(rig):
     events, counts, again, restored = await back_without_disk(rig)
     fetched = events["snapshot_fetched"]
@@ -177,6 +178,7 @@ async def test_without_snapshots_the_same_worker_reads_all_again(tmp_path):
     assert "snapshot_fetched" not in events
 
 
+@pytest.mark.slow(alone=False)
 async def test_a_second_snapshot_writes_only_new_files_and_two_manifests_are_kept(rig):
     for end in (0.6, 0.7, 0.8):
         rig.append(end - 0.1, end)
@@ -209,6 +211,7 @@ async def test_a_snapshot_that_lacks_few_records_stays_for_some_intervals(rig, m
             await eventually(lambda: rig.read_by(worker))
 
 
+@pytest.mark.slow(alone=False)
 async def test_a_crash_between_files_and_manifest_leaves_the_snapshot_before(rig, monkeypatch):
     earlier = rig.manifests()
     rig.append(0.5, 0.8)
@@ -313,6 +316,7 @@ async def test_snapshots_of_another_fingerprint_or_topic_are_at_another_place(ri
         place_of("c", {"rankings": "a", "judgments": None}, 0, 0, "f")
 
 
+@pytest.mark.slow(alone=False)
 async def test_a_new_format_of_stores_has_other_snapshots(rig, monkeypatch):
     """No store is fetched that would be quarantined, in the place of the local one."""
     for module in (task_rows, store_snapshots):
@@ -347,6 +351,7 @@ def forge(rig):
         manifest.write_text(json.dumps(document))
 
 
+@pytest.mark.slow(alone=False)
 async def test_a_forged_store_is_quarantined_and_not_fetched_again(rig):
     """Hashes are right and the files are not those of a store: nothing is counted from them."""
     rig.manifests()[0].unlink()

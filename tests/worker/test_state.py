@@ -329,7 +329,9 @@ async def test_a_medium_that_refuses_ends_the_worker_and_costs_nothing(part):
     assert refused == 1
 
 
-@pytest.mark.parametrize(("times", "ends"), [(2, False), (0.5, True)])
+@pytest.mark.parametrize(
+    ("times", "ends"), [pytest.param(2, False, marks=pytest.mark.slow(alone=False)), (0.5, True)]
+)
 async def test_a_store_that_grows_beyond_its_limit_ends_the_worker_with_one_line(times, ends):
     house = filled_house()
     first = await house.until_end(**LITTLE_MEMORY)
@@ -373,6 +375,7 @@ async def test_damage_met_while_a_task_is_made_again_is_repaired():
     assert line["reason"] == "met at last"
 
 
+@pytest.mark.slow(alone=False)
 async def test_what_happens_to_the_state_is_counted():
     house = filled_house()
     states = TroubledDirectory(Trouble(40, StateDamaged("met at last")))

@@ -92,6 +92,7 @@ def test_rows_without_a_judgment_of_an_open_query_are_deleted(stored):
     assert rows()[0] == [(at).to_bytes(8, "big") for at in (3, 4)]
 
 
+@pytest.mark.slow(alone=False)
 def test_the_latest_row_of_every_query_is_found():
     random, latest, known = Random(1), LatestRows(), {}
     first, row = 10**12, 2**32 - 40

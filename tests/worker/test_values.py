@@ -1,6 +1,7 @@
 """How settled values spread: counted by bucket, with a trace behind the low ones."""
 
 import numpy as np
+import pytest
 
 from evaluator.core.columns.grades import GradeColumns
 from evaluator.core.columns.interning import DictionaryColumn
@@ -121,6 +122,7 @@ async def test_the_buckets_of_a_worker_add_up_to_its_settled_queries():
     assert sum(counted.values()) > 0
 
 
+@pytest.mark.slow(alone=False)
 async def test_what_was_counted_before_a_restart_is_not_counted_again():
     house = House()
     house.append({task: traffic(task) for task in (0, 1)})

@@ -84,6 +84,7 @@ def test_too_few_queries_of_either_variant_are_not_compared():
     assert series.looks == []  # of no hour there are both
 
 
+@pytest.mark.slow(alone=False)
 def test_the_alarm_ends_when_either_variant_has_been_gone_for_a_day_or_the_first_is_good_again():
     for later, second, ends in ((None, 0.5, 24), (0.5, None, 24), (0.5, 0.5, 24 + 15)):
         series = VariantsSeries(ALONE)
@@ -157,6 +158,7 @@ def test_the_worse_variant_is_named_and_the_order_of_reading_changes_nothing(wor
         assert again.series[NAME].days() == one
 
 
+@pytest.mark.slow(alone=False)
 def test_a_replay_has_the_same_events(world, in_order, tmp_path):
     _, events = in_order
     replay = AlarmReplay(WATCHED, MeasureSet.parse(["ndcg@10"]))
@@ -170,6 +172,7 @@ def test_a_replay_has_the_same_events(world, in_order, tmp_path):
         assert list(replay.lines(results, ends=False)) == [event_record(of).value for of in events]
 
 
+@pytest.mark.slow(alone=False)
 def test_a_series_begins_with_the_tick_after_the_first_query_of_its_first_variant(world, in_order):
     prod = [query for query in world if query.variant == "prod"]
     watch, _ = watched(batches(prod, 0))
@@ -191,6 +194,7 @@ def test_a_series_begins_with_the_tick_after_the_first_query_of_its_first_varian
     assert NAME._asdict() in [SeriesName(*name)._asdict() for name in watch.state()["left_out"]]
 
 
+@pytest.mark.slow(alone=False)
 def test_both_sums_are_stored_and_continued(world, in_order):
     half = [query for query in world if query.event_time_ms < START_MS + 26 * HOUR_MS]
     watch, _ = watched(batches(half, 0))
@@ -207,6 +211,7 @@ def test_both_sums_are_stored_and_continued(world, in_order):
     assert result.events == in_order[1]
 
 
+@pytest.mark.slow(alone=False)
 def test_the_coverage_of_either_variant_makes_it_unverifiable(world):
     watch, _ = watched(batches(world, 0))
     share = SeriesName("m", "canary", "", COVERAGE, "", "", "own")
