@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from evaluator.comparison.question import Kind
 from evaluator.core.types.records import FloatArray, IntArray
 from evaluator.ports import SourceUnusable
-from evaluator.wire.reading import Reader
+from evaluator.wire.reading import Reader, compression_of
 
 FILES: Final[dict[Kind, str]] = {"running": "evaluations.ndjson", "settled": "settled.ndjson"}
 MANIFEST: Final = "manifest.json"
@@ -135,6 +135,11 @@ def size_of(folder: Path, kind: Kind) -> int:
         if stat.S_ISDIR(folder.stat().st_mode):
             return path.stat().st_size
     except FileNotFoundError:
+        if compressed := [each.name for each in sorted(folder.glob(f"{path.name}.*"))]:
+            raise SourceUnusable(
+                f"{folder} has {compressed[0]}, and comparisons read {path.name} without "
+                "compression. Decompress it."
+            ) from None
         if folder.is_dir():
             raise SourceUnusable(
                 f"{folder} has no {path.name}, so it is not a complete output of `evaluator replay "
@@ -176,6 +181,11 @@ def read_folder(
     digest = hashlib.sha256()
     try:
         with reader.path.open("rb") as file:
+            if found := compression_of(file.peek(10)):
+                raise SourceUnusable(
+                    f"{reader.path} has {found} data, and comparisons read it without compression. "
+                    "Decompress it."
+                )
             for line in _lines(_blocks(file, digest.update, on_read), reader.path):
                 reader.add(line)
     except OSError as error:

@@ -147,6 +147,20 @@ def too_deep(text: bytes) -> bool:
     return False
 
 
+_MAGIC: Final[dict[bytes, str]] = {
+    b"\x1f\x8b\x08": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"BZh91AY&SY": "bzip2",
+    b"\xfd7zXZ\x00": "xz",
+    b"\x04\x22\x4d\x18": "LZ4",
+}
+
+
+def compression_of(begin: bytes) -> str:
+    """The compression of a file that begins so, "" if none is known: ten bytes are enough."""
+    return next((name for magic, name in _MAGIC.items() if begin.startswith(magic)), "")
+
+
 def checked_sums(sums: list[Sum]) -> list[Sum]:
     """The sums. Raises ValueError for one beyond all possible sums."""
     if any(abs(each) > _MAX_SUM for each in sums):

@@ -1,5 +1,6 @@
 """Files of a replay as columns: nothing read twice, nothing guessed, every refusal in one line."""
 
+import gzip
 import json
 import math
 
@@ -177,6 +178,17 @@ def test_a_folder_that_is_none_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(SourceUnusable, match=r"has no evaluations\.ndjson"):
         read(tmp_path / "empty")
+
+
+def test_a_compressed_file_is_refused_with_what_to_do(tmp_path):
+    folder = put(tmp_path / "out", [GOOD])
+    plain = folder / "evaluations.ndjson"
+    plain.write_bytes(gzip.compress(plain.read_bytes()))
+    with pytest.raises(SourceUnusable, match=r"evaluations\.ndjson has gzip data.* Decompress it"):
+        read(folder)
+    plain.rename(folder / "evaluations.ndjson.gz")
+    with pytest.raises(SourceUnusable, match=r"has evaluations\.ndjson\.gz, .* Decompress it"):
+        read(folder)
 
 
 @pytest.mark.parametrize(

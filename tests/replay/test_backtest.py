@@ -288,6 +288,10 @@ def test_the_command_has_a_table_of_series_and_one_of_alarms(folder, capsys):
     ("arguments", "error"),
     [
         (["--settled", "nowhere"], "settled.ndjson does not exist, nor with .gz or .zst. Name th"),
+        (
+            ["--settled", "bzip2"],
+            "nor with .gz or .zst. Decompress settled.ndjson.bz2.",
+        ),
         (["--settled", "twice"], "twice has settled.ndjson and settled.ndjson.gz. Move all but"),
         (["--settled", "empty"], "has no settled query: there is nothing to watch"),
         (
@@ -327,6 +331,8 @@ def test_what_cannot_be_watched_is_an_error(arguments, error, tmp_path, monkeypa
         (tmp_path / name).mkdir()
         (tmp_path / name / "settled.ndjson").write_text(text)
     (tmp_path / "twice" / "settled.ndjson.gz").write_bytes(gzip.compress(b""))
+    (tmp_path / "bzip2").mkdir()
+    (tmp_path / "bzip2" / "settled.ndjson.bz2").touch()
     assert main(["alarms", "backtest", *arguments]) in (2, 3)
     assert error in capsys.readouterr().err
     assert path.read_text().splitlines() == lines

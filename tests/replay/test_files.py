@@ -1,5 +1,6 @@
 """Logs as files: the rules of the file source, one by one."""
 
+import bz2
 import gzip
 import os
 import subprocess
@@ -292,11 +293,47 @@ async def test_a_damaged_stream_is_refused_with_file_and_place(write, encoding, 
     content = {
         "cut off": whole[: len(whole) // 2],
         "empty": b"",
-        "no stream": BIG,
+        "no stream": b"no " + BIG,
         "garbage behind": whole + b"garbage",
     }[damage]
     directory = write(f"rankings.ndjson{encoding}", content)
-    with pytest.raises(SourceUnusable, match=rf"rankings\.ndjson\{encoding} is damaged near byte"):
+    what = rf"rankings\.ndjson\{encoding} is damaged near byte .* copy it again, or create it"
+    with pytest.raises(SourceUnusable, match=what):
+        await values(directory)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "named", "error"),
+    [
+        (
+            "",
+            ".gz",
+            r"is not compressed, .* has gzip data. Rename it to .*/rankings\.ndjson\.",
+        ),
+        (
+            ".gz",
+            "",
+            r"has gzip data, .* not compressed. Rename it to .*/rankings.ndjson\.gz\.",
+        ),
+        (
+            ".zst",
+            ".gz",
+            r"has zstd data, .* gzip data. Rename it to .*/rankings\.ndjson\.zst\.",
+        ),
+        (".gz", ".zst", r"has gzip data, .* has zstd data. Rename it to .*/rankings\.ndjson\.gz\."),
+    ],
+)
+async def test_a_file_with_another_compression_than_its_name_is_refused(
+    write, encoding, named, error
+):
+    directory = write(f"rankings.ndjson{named}", ENCODINGS[encoding](b'{"trace_id": "t"}\n'))
+    with pytest.raises(SourceUnusable, match=error):
+        await values(directory)
+
+
+async def test_a_compression_that_is_not_read_is_named(write):
+    directory = write("rankings.ndjson.gz", bz2.compress(BIG[:1_000]))
+    with pytest.raises(SourceUnusable, match=r"bzip2 data.* Compress it with gzip or zstd instead"):
         await values(directory)
 
 

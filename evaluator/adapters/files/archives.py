@@ -230,7 +230,7 @@ class ArchiveRange:
 
     def _lines(self, of: _Object, path: Path, max_records: int) -> Iterator[list[bytes]]:
         """The lines of a fetched object in batches."""
-        stream = open_stream(path, path.stat().st_size)
+        stream = open_stream(path, path.stat().st_size, of.path)
         try:
             yield from batches_of(stream, of.path, max_records)
         finally:

@@ -30,10 +30,10 @@ def result_lines(
     forms = [path.with_name(path.name + suffix) for suffix in ("", ".gz", ".zst")]
     found = [each for each in forms if each.exists()]
     if not found:
-        raise SourceUnusable(
-            f"{path} does not exist, nor with .gz or .zst. Name the --out directory of `evaluator "
-            "replay`."
-        )
+        others = [each.name for each in sorted(path.parent.glob(f"{path.name}.*"))]
+        todo = "Name the --out directory of `evaluator replay`"
+        todo = f"Decompress {others[0]}" if others else todo
+        raise SourceUnusable(f"{path} does not exist, nor with .gz or .zst. {todo}.")
     if len(found) > 1:
         names = " and ".join(each.name for each in found)
         raise SourceAmbiguous(f"{path.parent} has {names}. Move all but one of them away.")

@@ -12,6 +12,7 @@ import cramjam
 
 from evaluator.core.types.records import Log
 from evaluator.ports import SourceUnusable
+from evaluator.wire.reading import compression_of
 from evaluator.wire.records import MAX_MESSAGE_BYTES, Records
 
 BLOCK_BYTES: Final = 1 << 20
@@ -62,22 +63,43 @@ def blocks(stream: Stream, path: Path | str) -> Iterator[bytes]:
     except (DamagedError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise SourceUnusable(
             f"{path} is damaged near byte {stream.position}, after {text_bytes} bytes of text: "
-            f"{error}. Restore it, or truncate it before that byte."
+            f"{error}. It is incomplete or has changed: copy it again, or create it again."
         ) from error
     except OSError as error:
         raise unreadable(path, error) from error
 
 
-def open_stream(path: Path, size_bytes: int) -> Stream:
-    """Opens a file; the suffix selects the decompression. Raises SourceUnusable."""
+def open_stream(path: Path, size_bytes: int, shown: Path | str = "") -> Stream:
+    """Opens a file; the suffix selects the decompression.
+
+    Raises SourceUnusable, with the path *shown*, also if the file has another compression.
+    """
     openers: Mapping[str, type[_PlainStream | _GzipStream | _ZstdStream]] = {
         ".gz": _GzipStream,
         ".zst": _ZstdStream,
     }
     try:
+        with path.open("rb") as file:
+            _require_compression(file.read(10), shown or path, _SUFFIXES.get(path.suffix, ""))
         return openers.get(path.suffix, _PlainStream)(path, size_bytes)
     except OSError as error:
         raise unreadable(path, error) from error
+
+
+_SUFFIXES: Final = {".gz": "gzip", ".zst": "zstd"}
+
+
+def _require_compression(begin: bytes, path: Path | str, named: str) -> None:
+    """Raises SourceUnusable if a file that begins so has another compression than its name."""
+    found = compression_of(begin)
+    is_text = begin.lstrip().startswith(b"{")
+    if found == named or not (found or (named and is_text)):
+        return
+    suffix = {of: suffix for suffix, of in _SUFFIXES.items()}.get(found, "")
+    name = str(path).removesuffix(Path(path).suffix if named else "") + suffix
+    todo = f"Rename it to {name}" if suffix or is_text else "Compress it with gzip or zstd instead"
+    has, states = (f"has {of} data" if of else "is not compressed" for of in (found, named))
+    raise SourceUnusable(f"{path} {has}, and its name states that it {states}. {todo}.")
 
 
 class _PlainStream:
