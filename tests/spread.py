@@ -7,7 +7,10 @@ ONE_PROCESS = ("kafka", "browser")
 """Markers of tests that share one thing that is dear to start: they run in one process."""
 
 LONG = ("slow", "promtool", "kubectl")
-"""Markers of tests that may take long: each goes to whichever process is free."""
+"""Markers of tests that may take long: each goes to whichever process is free.
+
+Those that share what is made once for a file go with the whole file, so that it is made once.
+"""
 
 LONGEST_FIRST = ("kafka", "minutes", "brokers")
 """Groups that take minutes, and wait more than they work: they begin first, each in a process.
@@ -45,7 +48,7 @@ def put_into_groups(items: list[pytest.Item]) -> None:
             if marker := first_of(item, ONE_PROCESS):
                 item.add_marker(pytest.mark.xdist_group(marker))
             elif first_of(item, LONG) and is_alone(item):
-                item.add_marker(pytest.mark.xdist_group(ALONE))
+                item.add_marker(pytest.mark.xdist_group(file_of(item) if shares(item) else ALONE))
 
     def turn(item: pytest.Item) -> tuple[int, int]:
         group = group_of(item)
@@ -65,6 +68,16 @@ def group_of(item: pytest.Item) -> str | None:
 def is_alone(item: pytest.Item) -> bool:
     """False for `slow(alone=False)`: a test of less than a second, which goes with its file."""
     return any(mark.kwargs.get("alone", True) for mark in item.iter_markers() if mark.name in LONG)
+
+
+def shares(item: pytest.Item) -> bool:
+    """Whether it needs a fixture that is made once for all tests of its file."""
+    made = item._fixtureinfo.name2fixturedefs.values()
+    return any(of.scope == "module" and of.baseid == file_of(item) for each in made for of in each)
+
+
+def file_of(item: pytest.Item) -> str:
+    return item.nodeid.split("::", 1)[0]
 
 
 def first_of(item: pytest.Item, markers: tuple[str, ...]) -> str | None:
