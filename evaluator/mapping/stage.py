@@ -165,7 +165,7 @@ class Stage:
         """The messages that the compiled mapper gives; None where it gives none."""
         n, headers = len(records), records.headers
         if self._plan is None or not n:
-            return ByteStrings(b"", np.zeros(n, np.int64), np.full(n, -1))
+            return ByteStrings(b"\0", np.zeros(n, np.int64), np.full(n, -1))
         planned = self._plan.messages(records if self._texts is None else self._texts.of(records))
         if self._mode is not None and headers is not None and self._mode in headers.buffer:
             in_headers = [each is not None and self._mode in each for each in headers]

@@ -293,6 +293,8 @@ def settled_records(task: int, fetched: Fetched) -> list[SettledRecords]:
     if not isinstance(rows, RecordColumns):
         rows = columns_of(rows, is_foreign=True, is_whole=True)
     rows = rows[rows.values.sizes >= 0]
-    packed = list(rows.headers or ())
+    packed: Sequence[bytes | None] = rows.headers or ()
+    if rows.headers is not None and rows.headers.is_uniform:
+        packed = [rows.headers[0]] * len(rows)
     headers = {each: unpacked_headers(each or b"") for each in set(packed)}
     return SettledRecords.split(task, rows.offsets, rows.values, [headers[of] for of in packed])

@@ -61,6 +61,18 @@ class ByteStrings(Sequence[bytes | None]):
         first, end = int(self.starts[0]), int(ends[-1])
         return ByteStrings(self.buffer[first:end], self.starts - first, self.sizes)
 
+    @property
+    def is_uniform(self) -> bool:
+        """Whether there are strings, and all are the same.
+
+        >>> ByteStrings.of([b"a", b"a"]).is_uniform, ByteStrings.of([b"a", b"b"]).is_uniform
+        (True, False)
+        """
+        if not len(self) or (self.sizes != self.sizes[0]).any():
+            return False
+        text = self.compact().buffer
+        return text == text[: len(text) // len(self)] * len(self)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ByteStrings) and list(self) == list(other)
 
