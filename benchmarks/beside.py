@@ -25,20 +25,25 @@ from benchmarks.pipeline import (
 )
 from benchmarks.world import make_world
 from evaluator.cli.leader import rules_of
+from evaluator.cli.watching import watch_rules_of
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
+from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.learning.groups import Batch, Group
 from evaluator.core.learning.learner import Learner
 from evaluator.core.measures import MeasureSet
+from evaluator.core.online.alarm_watch import AlarmWatch, WatchResult
 from evaluator.core.online.online_learner import OnlineLearner
 from evaluator.core.online.ordered_merge import SettledQuery
+from evaluator.core.online.watched_queries import WatchedQueries
 from evaluator.tables import format_table
 from evaluator.wire.messages.codec import decode_judgments, decode_rankings
 from evaluator.wire.outputs.encoding import encode_settled
-from evaluator.wire.outputs.settled import decode_settled
+from evaluator.wire.outputs.settled import WatchedReader, decode_settled
 from evaluator.wire.records import Records
 
 OFF, ON = "a worker, learning off", "a worker, learning on"
+WATCH = "a leader with alarms alone"
 DECODE, LEADER = "the leader reads", "the leader measures, learns and tries"
 READ_RECORDS = 500
 """As the leader reads at once."""
@@ -58,15 +63,12 @@ def worker(reading: Sequence[Records], *, learns: bool) -> tuple[float, list[byt
             judgments = decode_judgments(records, max_future_skew_ms=SKEW_MS)
             outputs = engine.receive(None, judgments)
         encode(outputs, measures)
-        if learns:
-            paused = time.process_time()
-            settled += [
-                record.value
-                for record in encode_settled(
-                    outputs.settled, measures, task=0, maturity_ms=MATURITY_MS
-                )
-            ]
-            began += time.process_time() - paused
+        paused = time.process_time()
+        settled += [
+            record.value
+            for record in encode_settled(outputs.settled, measures, task=0, maturity_ms=MATURITY_MS)
+        ]
+        began += time.process_time() - paused
     return time.process_time() - began, settled
 
 
@@ -87,6 +89,28 @@ def leader(settled: Sequence[bytes]) -> tuple[float, float]:
         reading += read - began
         all_else += time.process_time() - read
     return reading, all_else
+
+
+def watching(settled: Sequence[bytes]) -> float:
+    """CPU seconds of a leader that watches for alarms, with the settings by default."""
+    settings = Settings(measures=tuple(MEASURES))
+    measures = measure_set(settings)
+    rules = watch_rules_of(settings, measures)
+    read, watch = (
+        WatchedReader(rules.watched(measures), rules.columns()),
+        AlarmWatch(rules, n_tasks=1),
+    )
+    parts = [
+        settled[first : first + READ_RECORDS] for first in range(0, len(settled), READ_RECORDS)
+    ]
+    columns = list(map(ByteStrings.of, parts))  # as they are fetched
+    began = time.process_time()
+    for values in columns:
+        found, _ = read(values, np.arange(len(values)), 0)
+        watch.receive(
+            0, [each for each in found if isinstance(each, WatchedQueries)], WatchResult()
+        )
+    return time.process_time() - began
 
 
 def learner_seconds(n_groups: int, size: int) -> float:
@@ -120,12 +144,18 @@ def main() -> None:
     for _ in range(arguments.rounds):
         gc.collect()
         gc.freeze()
-        off, _ = worker(reading, learns=False)
+        off, plain = worker(reading, learns=False)
         on, settled = worker(reading, learns=True)
         read, all_else = leader(settled)
         pair, query = 1e6 / arguments.pairs, 1e6 / len(settled)
         rounds.append(
-            {OFF: off * pair, ON: on * pair, DECODE: read * query, LEADER: all_else * query}
+            {
+                OFF: off * pair,
+                ON: on * pair,
+                WATCH: watching(plain) * query,
+                DECODE: read * query,
+                LEADER: all_else * query,
+            }
         )
         for size, seconds in steps.items():
             seconds.append(learner_seconds(LEARNER_GROUPS, size))

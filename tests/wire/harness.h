@@ -98,6 +98,22 @@ static inline int64_t judgments_in(const byte *text, const int64_t *starts, cons
     return out.n_rows;
 }
 
+static inline int64_t settled_in(const byte *text, const int64_t *starts, const int64_t *ends, int64_t n,
+                          int64_t room)
+{
+    static const struct watched watched[] = {{NAME("served"), NAME("top1")},
+                                             {NAME("served"), NAME("mrr")},
+                                             {NAME("bm25"), NAME("top1")}};
+    struct names labels = names_for(room);
+    struct settled out = {.labels = &labels, .n_watched = 3, .watched = watched};
+    out.columns = array(room, 8), out.places = array(room, 8), out.values = array(room, 8);
+    out.ids = array(room, 1);
+    read_settled(text, starts, ends, 0, n, &out);
+    free(out.columns), free(out.places), free(out.values), free(out.ids);
+    free_names(&labels);
+    return out.n_rows;
+}
+
 /* Reads record sets, and adds to `*n_rows`; returns whether they were read to their end. */
 static inline bool record_sets_in(const byte *data, int64_t size, int64_t next_offset, int64_t flags,
                            int64_t *n_rows)

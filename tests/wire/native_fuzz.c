@@ -1,5 +1,5 @@
-/* A target of libFuzzer. The first byte of an input is what is read: record sets, rankings or
-   judgments; the second one is its flags. Messages end at bytes 0xff, which UTF-8 has not. */
+/* A target of libFuzzer. The first byte of an input is what is read: record sets, rankings, or
+   judgments or settled queries; the second one is its flags. Messages end at bytes 0xff, which UTF-8 has not. */
 
 #include "harness.h"
 
@@ -20,7 +20,8 @@ int LLVMFuzzerInitialize(int *n, char ***arguments)
     return 0;
 }
 
-static void messages_in(const byte *data, int64_t size, bool are_rankings, bool keeps_features)
+static void messages_in(const byte *data, int64_t size, bool are_rankings, bool keeps_features,
+                        bool is_settled)
 {
     byte *text = array(size + 1, 1);
     int64_t *starts = array(size + 1, 8), *ends = array(size + 1, 8), n = 0, start = 0;
@@ -34,6 +35,8 @@ static void messages_in(const byte *data, int64_t size, bool are_rankings, bool 
         }
     if (are_rankings)
         rankings_in(text, starts, ends, n, size + 1 + 6 * n, keeps_features);
+    else if (is_settled)
+        settled_in(text, starts, ends, n, size + 1 + 6 * n);
     else
         judgments_in(text, starts, ends, n, size + 1 + 6 * n);
     free(text), free(starts), free(ends);
@@ -49,7 +52,7 @@ int LLVMFuzzerTestOneInput(const byte *data, size_t size)
     if (data[0] % 3 == 0)
         record_sets_in(copy, size - 2, data[1] >> 4, data[1] & 15, &n_rows);
     else
-        messages_in(copy, size - 2, data[0] % 3 == 1, data[1] & 1);
+        messages_in(copy, size - 2, data[0] % 3 == 1, data[1] & 1, data[1] & 2);
     free(copy);
     return 0;
 }

@@ -11,7 +11,7 @@ static void read_exactly(void *to, size_t size)
 
 int main(void)
 {
-    int64_t n, size, decoded[2] = {0, 0};
+    int64_t n, size, decoded[3] = {0, 0, 0};
     read_powers();
     while (fread(&n, sizeof n, 1, stdin) == 1) {
         int64_t *starts = array(n, sizeof *starts), *ends = array(n, sizeof *ends), length = 0;
@@ -29,9 +29,11 @@ int main(void)
         if (rankings_in(text, starts, ends, n, length + 6 * n, false) < 0)
             abort();
         decoded[1] += judgments_in(text, starts, ends, n, length + 6 * n);
+        decoded[2] += settled_in(text, starts, ends, n, length + 6 * n);
         free(text);
         free(starts), free(ends);
     }
-    printf("%lld %lld\n", (long long)decoded[0], (long long)decoded[1]);
+    for (int i = 0; i < 3; i++)
+        printf("%lld\n", (long long)decoded[i]);
     return 0;
 }

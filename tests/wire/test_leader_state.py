@@ -35,6 +35,7 @@ from evaluator.wire.weights.weights_record import Weights, read_weights
 from tests.core.described import described_world, graphs
 from tests.core.learned import N_TASKS, interleaved, rules, world
 from tests.repeats import examples
+from tests.wire.test_watched_decoder import listed
 
 WORLD = world(3, 600)
 DESCRIBED = described_world(graphs, n_queries=600)
@@ -234,7 +235,7 @@ def test_invalid_training_data_alone_are_left_out(invalid):
     without_learning = WatchedReader({"mrr": "mrr"}, columns)(
         ByteStrings.of([text % invalid]), offsets
     )
-    assert repr(without_learning) == repr((watched_of([query], offsets.tolist(), columns), []))
+    assert listed(without_learning) == listed((watched_of([query], offsets.tolist(), columns), []))
     assert not decode_settled(text % b'"sources":{}', MEASURES).invalid_training_data
     with pytest.raises(SettledUnreadable):
         decode_settled(text.replace(b'"task":1', b'"task":-1') % invalid, MEASURES)

@@ -24,6 +24,7 @@ from tests.wire import fuzz, messages, mutations
 from tests.wire.messages import texts_of
 from tests.wire.sanitized import built, printed
 from tests.wire.test_soundness import JUDGMENTS, RANKINGS
+from tests.wire.test_watched_decoder import VALUES as SETTLED
 
 FOLDER = Path(library.__file__).parent
 HARNESS = Path(__file__).with_name("native_harness.c")
@@ -190,7 +191,7 @@ def as_many_features_as_can_be():
 @pytest.mark.slow
 def test_no_mutant_makes_it_read_or_write_where_it_must_not(harness):
     rng = random.Random(SEED)
-    valid = [messages.as_bytes(message) for message in RANKINGS + JUDGMENTS]
+    valid = [messages.as_bytes(message) for message in RANKINGS + JUDGMENTS] + 3 * SETTLED
     batches = [[as_large_as_can_be()], [as_large_as_can_be()[:-1]]]
     batches += [[as_many_features_as_can_be()], [as_many_features_as_can_be()[:-1]] * 2]
     assert RankingDecoder().rows(texts_of(*batches[2]), 0, 1, features=True) is not None
@@ -203,9 +204,10 @@ def test_no_mutant_makes_it_read_or_write_where_it_must_not(harness):
         parts.append(struct.pack("<q", len(values)))
         parts += [struct.pack("<q", len(value)) + value for value in values]
     sent = b"".join(parts)
-    n_rankings, n_judgments = map(int, printed(harness, sent).split())
+    n_rankings, n_judgments, n_settled = map(int, printed(harness, sent).split())
     assert n_rankings > 500
     assert n_judgments > 100
+    assert n_settled > 100
 
 
 @pytest.mark.slow

@@ -50,6 +50,7 @@ from evaluator.wire.outputs.settled import (
 from evaluator.wire.outputs.sizes import MAX_OFFERED_BYTES
 from evaluator.wire.records import OutputRecord
 from tests.repeats import examples
+from tests.wire.test_watched_decoder import as_list
 
 ONE = 1 << 40
 
@@ -424,9 +425,7 @@ def test_what_a_ranking_states_follows_the_values_and_its_levels_the_variant():
 def listed(watched):
     """Columns as lists, watermark records as they are."""
     return [
-        [np.asarray(column).tolist() for column in each]
-        if isinstance(each, WatchedQueries)
-        else each
+        [as_list(column) for column in each] if isinstance(each, WatchedQueries) else each
         for each in watched
     ]
 
@@ -460,7 +459,7 @@ def test_alarms_read_the_columns_that_the_whole_queries_have():
     assert (first.offsets.tolist(), second.ns.tolist()) == ([4], [1])
     assert first.has_value.tolist() == [[True, True, False]]
     assert first.units.tolist() == [[1 << 40, 1 << 38, 0]]
-    assert first.rows(slice(1, None)).trace_ids == ()
+    assert list(first.rows(slice(1, None)).trace_ids) == []
 
 
 @pytest.mark.parametrize(

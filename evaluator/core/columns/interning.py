@@ -51,6 +51,9 @@ class DictionaryColumn:
     def __len__(self) -> int:
         return len(self.numbers)
 
+    def __getitem__(self, chosen: slice) -> "DictionaryColumn":
+        return DictionaryColumn(self.names, self.numbers[chosen])
+
     def values(self, first: int = 0, end: int | None = None) -> list[Any]:
         """Entries *first* to before *end*."""
         return list(map(self.names.__getitem__, self.numbers[first:end].tolist()))

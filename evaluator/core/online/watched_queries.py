@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from evaluator.core.alarms.sums import UNITS_PER_ONE, UnitSums, exact, integers, units_of
 from evaluator.core.alarms.ticks import TICK_MS
+from evaluator.core.columns.byte_strings import ByteStrings
+from evaluator.core.columns.interning import DictionaryColumn
 from evaluator.core.event_time.clock import MAX_TIMESTAMP_MS
 from evaluator.core.online.ordered_merge import SettledQuery
 from evaluator.core.online.watched import Template, WatchRules
@@ -21,11 +23,20 @@ _MEMBERS: Final = attrgetter(
 )
 
 
+class Label(NamedTuple):
+    """What the series of a query depend on, beside its values."""
+
+    model: str
+    variant: str
+    segments: Mapping[str, str]
+
+
 class WatchedQueries(NamedTuple):
     """Consecutive settled queries; the columns are parallel.
 
-    A query is judged if it has grades that are no silence. `units` are values in units of 2^-40,
-    `[n, n_columns]` of `WatchRules.columns`, and `has_value` tells where there is one.
+    A query is judged if it has grades that are no silence. `trace_units` are the statistical units
+    of the traces. `units` are values in units of 2^-40, `[n, n_columns]` of `WatchRules.columns`,
+    and `has_value` tells where there is one.
     """
 
     tasks: IntArray
@@ -33,11 +44,12 @@ class WatchedQueries(NamedTuple):
     settled_times_ms: IntArray
     event_times_ms: IntArray
     offsets: IntArray
-    trace_ids: Sequence[str]
-    node_ids: Sequence[str]
-    labels: Sequence[tuple[str, str]]
-    """Model and variant."""
-    segments: Sequence[Mapping[str, str]]
+    trace_ids: ByteStrings
+    """In UTF-8, as `node_ids`."""
+    node_ids: ByteStrings
+    trace_units: IntArray
+    labels: DictionaryColumn
+    """Each a `Label`."""
     is_judged: NDArray[np.bool_]
     units: IntArray
     has_value: NDArray[np.bool_]
@@ -50,11 +62,16 @@ class WatchedQueries(NamedTuple):
         columns = list(zip(*map(_MEMBERS, rows), strict=True))
         tasks, ns, event_ms = (np.array(columns[at], np.int64) for at in (0, 1, 3))
         settled_ms = np.minimum(integers(columns[2]), MAX_TIMESTAMP_MS).astype(np.int64)
-        traces, nodes, models, variants, segments, grades, silent = columns[4:]
+        traces, nodes, *labels, grades, silent = columns[4:]
         judged = [bool(of) and not quiet for of, quiet in zip(grades, silent, strict=True)]
-        labels = list(zip(models, variants, strict=True))
-        numbers, ids = (tasks, ns, settled_ms, event_ms, offsets), (traces, nodes, labels, segments)
-        return cls(*numbers, *ids, np.array(judged), units, has_value)
+        trace_ids, node_ids = (
+            ByteStrings.of([each.encode() for each in of]) for of in (traces, nodes)
+        )
+        named = DictionaryColumn.of(list(map(Label._make, zip(*labels, strict=True))))
+        return cls(
+            *(tasks, ns, settled_ms, event_ms, offsets, trace_ids, node_ids),
+            *(units_of(traces), named, np.array(judged), units, has_value),
+        )
 
     @classmethod
     def of_settled(
@@ -113,7 +130,7 @@ class TickSums:
     def add(self, queries: WatchedQueries) -> None:
         """Adds the next queries of the task."""
         names, groups = self._groups(queries)
-        at = np.array((queries.ticks_ms, groups, units_of(queries.trace_ids)))
+        at = np.array((queries.ticks_ms, groups, queries.trace_units))
         order = np.lexsort(at[::-1])
         at = at[:, order]
         is_new = np.insert(at[:, 1:] != at[:, :-1], 0, True, axis=1)
@@ -140,16 +157,15 @@ class TickSums:
                     found[labels] = _TickOf(_place(queries, row), UnitSums())
                 found[labels].sums.add(at[2, cells[chosen]], n_of_cell[chosen], sums[chosen])
 
-    def _groups(self, queries: WatchedQueries) -> tuple[list[tuple[str, ...]], list[int]]:
+    def _groups(self, queries: WatchedQueries) -> tuple[list[tuple[Any, ...]], IntArray]:
         """Model, variant and levels that occur, and their number for each query."""
-        keys: Sequence[tuple[Any, ...]] = queries.labels
-        if self._segments:
-            keys = [
-                (*labels, *map(of.get, self._segments))
-                for labels, of in zip(keys, queries.segments, strict=True)
-            ]
+        labels = queries.labels.compact()
+        keys = [
+            (label.model, label.variant, *map(label.segments.get, self._segments))
+            for label in labels.names
+        ]
         known = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-        return list(known), [known[key] for key in keys]
+        return list(known), np.array([known[key] for key in keys])[labels.numbers]
 
     def _values(
         self, template: Template, queries: WatchedQueries
@@ -174,4 +190,7 @@ class TickSums:
 
 def _place(queries: WatchedQueries, row: int) -> Place:
     at = int(queries.settled_times_ms[row])
-    return at, queries.trace_ids[row], queries.node_ids[row]
+    trace_id, node_id = (
+        (ids[row] or b"").decode() for ids in (queries.trace_ids, queries.node_ids)
+    )
+    return at, trace_id, node_id

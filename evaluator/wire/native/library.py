@@ -53,7 +53,7 @@ def load() -> ctypes.CDLL | None:
     library = ctypes.CDLL(str(PATH))
     library.set_powers_of_five(ctypes.c_void_p(powers_of_five.ctypes.data))
     size, place, text = ctypes.c_int64, ctypes.c_void_p, ctypes.c_char_p
-    for function in (library.decode_rankings, library.decode_judgments):
+    for function in (library.decode_rankings, library.decode_judgments, library.read_settled):
         function.restype = None
         function.argtypes = (text, place, place, size, size, place)
     library.read_record_sets.restype = None

@@ -1,5 +1,6 @@
-/* Record batches to columns, JSON text of ordinary rankings and judgments to columns, columns to
-   output records and their batches (rows.h), and foreign records to messages (mapping.h, avro.h).
+/* Record batches to columns, JSON text of ordinary rankings and judgments and of settled queries to
+   columns, columns to output records and their batches (rows.h), and foreign records to messages
+   (mapping.h, avro.h).
 
    The decoder is sound, not complete: it accepts nothing that the models of
    wire/messages/models.py refuse, and stops before the first message that it does not accept,
@@ -21,6 +22,7 @@
 #include "key_hashes.h"
 #include "rankings.h"
 #include "judgments.h"
+#include "settled.h"
 #include "record_sets.h"
 #include "rows.h"
 #include "doubles.h"

@@ -17,6 +17,7 @@ from evaluator.core.online.watched_queries import WatchedQueries
 from evaluator.core.types.candidates import CandidateKind, Described, Graph
 from evaluator.core.types.records import FloatArray, IntArray, LoggedQuery, WatermarkRecord
 from evaluator.wire.messages.models import MAX_GRADE
+from evaluator.wire.outputs.watched_decoder import Marks, WatchedDecoder, merged
 from evaluator.wire.reading import Count, Reader, refused_as
 
 MAX_SETTLED_BYTES: Final = 16 << 20
@@ -173,20 +174,44 @@ class WatchedReader:
         member: Any = ("values", values, msgspec.field(default_factory=values))
         kind: Any = msgspec.defstruct("_Watched", [member], bases=(_Query,))
         self._read = Reader[Any](kind, SettledUnreadable, _CANNOT, max_bytes=MAX_SETTLED_BYTES)
-        self._columns = [
-            [
-                attrgetter(f"values.{rankers[ranker]}.v{n}")
-                for n, canonical in enumerate(watched.values())
-                if canonical == measure
-            ]
+        spelled = [
+            (ranker, [(n, name) for n, (name, of) in enumerate(watched.items()) if of == measure])
             for ranker, measure in columns
         ]
+        self._n_spellings = [len(names) for _, names in spelled]
+        self._values_of = [
+            attrgetter(f"values.{rankers[ranker]}.v{n}")
+            for ranker, names in spelled
+            for n, _ in names
+        ]
+        self._compiled = WatchedDecoder(
+            [(of, [name for _, name in names]) for of, names in spelled]
+        )
 
     def __call__(
         self, values: ByteStrings, offsets: IntArray, task: int | None = None
     ) -> tuple[list[Watched], list[Refused]]:
         """The records of one task, and those that cannot be read or are not of *task*."""
-        records, refused = self._read.together(values), list[Refused]()
+        found, refused = self._compiled(values, offsets), list[Refused]()
+        if found is None or (task is not None and (found[0].tasks != task).any()):
+            found = self._by_reference(values, offsets, task, refused)
+        if found is None:
+            return [], refused
+        (queries, marks), first, parts = found, 0, list[Watched]()
+        for row, watermark_ms in [*marks, (len(queries.ns), None)]:
+            if row > first:
+                parts.append(queries.rows(slice(first, row)))
+            if watermark_ms is not None:
+                mark = WatermarkRecord(watermark_ms, int(queries.ns[row]))
+                parts.append((int(queries.offsets[row]), mark))
+            first = row + 1
+        return parts, refused
+
+    def _by_reference(
+        self, values: ByteStrings, offsets: IntArray, task: int | None, refused: list[Refused]
+    ) -> tuple[WatchedQueries, Marks] | None:
+        """The same as the compiled part; None without records. Adds to *refused*."""
+        records = self._read.together(values)
         if records is None or any(map(_reason, records, repeat(task))):
             records, kept = [], []
             for value, offset in zip(values, offsets.tolist(), strict=True):
@@ -196,31 +221,21 @@ class WatchedReader:
                 except SettledUnreadable as error:
                     refused.append((offset, error))
             offsets = np.array(kept, np.int64)
-        found, first = list[Watched](), 0
-        marks = [row for row, of in enumerate(records) if of.watermark_ms is not None]
-        for row in [*marks, len(records)]:
-            if row > first:
-                found.append(self._queries(records[first:row], offsets[first:row]))
-            if row < len(records):
-                mark = WatermarkRecord(records[row].watermark_ms, records[row].n)
-                found.append((int(offsets[row]), mark))
-            first = row + 1
-        return found, refused
+        if not records:
+            return None
+        given = np.array([list(map(of, records)) for of in self._values_of])
+        shape = len(self._values_of), len(records)
+        columns = merged(given.reshape(shape).T, self._n_spellings)
+        marks = [
+            (row, of.watermark_ms) for row, of in enumerate(records) if of.watermark_ms is not None
+        ]
+        return WatchedQueries.of(records, offsets, *columns), marks
 
     def _one(self, value: bytes, task: int | None) -> Any:
         record = self._read(value)
         if reason := _reason(record, task):
             raise SettledUnreadable(reason)
         return record
-
-    def _queries(self, records: Sequence[Any], offsets: IntArray) -> WatchedQueries:
-        numbers = np.full((len(records), len(self._columns)), nan)
-        for place, spellings in enumerate(self._columns):
-            for value_of in spellings:
-                values = np.array(list(map(value_of, records)))
-                numbers[:, place] = np.where(np.isnan(values), numbers[:, place], values)
-        units = np.rint(np.nan_to_num(numbers) * UNITS_PER_ONE).astype(np.int64)
-        return WatchedQueries.of(records, offsets, units, ~np.isnan(numbers))
 
 
 def watched_of(
