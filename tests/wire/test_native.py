@@ -94,6 +94,52 @@ def test_decimals_of_any_length_are_read_as_python_reads_them():
 
 
 @pytest.mark.slow(alone=False)
+def test_short_decimals_are_read_as_python_reads_them():
+    """A word of eight bytes at once, in the middle of a text and beside its end."""
+    rng = random.Random(SEED)
+    for n_digits in range(1, 8):
+        numbers = rng.sample(range(10 ** (n_digits + 1)), min(2_000, 9 * 10**n_digits))
+        tokens = [f"{n // 10**n_digits}.{n % 10**n_digits:0{n_digits}d}" for n in numbers]
+        tokens += [f"{token}{rng.choice('eE')}{rng.randrange(9)}" for token in tokens[:50]]
+        for first in range(0, len(tokens), 500):
+            some = tokens[first : first + 500]
+            assert scores_of(some) == as_read_by_python(some)
+
+
+def numbers_of(decoder, token):
+    """A score and two features as the decoder reads them, at and before the end of the message."""
+    value = (
+        '{"schema_version":1,"trace_id":"t","node_id":"n","candidate_ids":["a","b"],'
+        f'"scores":[{token},2],"features":[[1,{token}],[{token},2]]'
+    )
+    parts = [
+        decoder.rows(texts_of((value + end).encode()), 0, 1, features=keeps)
+        for end in ("}", ',"x":1}')
+        for keeps in (False, True)
+    ]
+    assert len({part is None for part in parts}) == 1, "kept or only checked"
+    return parts[1] and [parts[1].scores[0], *parts[1].features.values[1:3]]
+
+
+@pytest.mark.slow(alone=False)
+def test_what_is_no_number_is_no_short_decimal_either():
+    """By scores, and by features that are kept or only checked."""
+    rng, decoder, accepted = random.Random(SEED), RankingDecoder(), 0
+    for _ in range(sized(3_000, quick=300)):
+        token = rng.choice("0123456789") + rng.choice(("", ".", "."))
+        token += "".join(rng.choices("0123456789" * 3 + ".eE+-/:;_", k=rng.randrange(8)))
+        try:
+            expected = json.loads(f"[{token}]")
+        except ValueError:
+            expected = None
+        if expected is not None and "e" in token.lower() and not 1e-300 < expected[0] < 1e300:
+            continue
+        accepted += expected is not None
+        assert numbers_of(decoder, token) == (None if expected is None else expected * 3)
+    assert accepted > 30
+
+
+@pytest.mark.slow(alone=False)
 def test_halves_between_two_doubles_go_to_the_even_one():
     rng = random.Random(SEED)
     halves = [2**53 + 2 * rng.randrange(2**52) + 1 for _ in range(20_000)]

@@ -241,15 +241,19 @@ static const byte *skip_value(const byte *at, int depth)
     }
 }
 
-/* Without `to` they are only checked. */
-static const byte *read_numbers(const byte *at, double *to, int64_t most, int64_t *n)
+/* Reads numbers of a text with this end; without `to` they are only checked. */
+static const byte *read_numbers(const byte *at, const byte *end, double *to, int64_t most,
+                                int64_t *n)
 {
     *n = 0;
     if (*at++ != '[')
         return NULL;
-    while (next_item(&at, ']', n))
-        if (*n > most || !(at = read_number(at, to ? to + *n - 1 : NULL)))
+    while (next_item(&at, ']', n)) {
+        double *value = to ? to + *n - 1 : NULL;
+        if (*n > most ||
+            !(at = end - at < 8 ? read_number(at, value) : read_short_number(at, value)))
             return NULL;
+    }
     return at;
 }
 

@@ -46,6 +46,7 @@ static void blake_block(uint64_t *state, const byte *block, uint64_t n, uint64_t
     memcpy(v + 8, blake_start, 64);
     v[12] ^= n;
     v[14] ^= last;
+#pragma GCC unroll 12
     for (int round = 0; round < 12; round++) {
         const byte *order = blake_order[round % 10];
         for (int i = 0; i < 4; i++)

@@ -82,7 +82,8 @@ class MessageTexts:
         sizes = np.where(values.sizes > MAX_MESSAGE_BYTES, 0, np.maximum(values.sizes, 0))
         self.ends = values.starts + np.maximum(values.sizes, 0)
         # The buffer may be that of a whole fetch, of which many batches are taken.
-        text = self.buffer[values.starts.min(initial=len(self.buffer)) : self.ends.max(initial=0)]
+        first, end = values.starts.min(initial=len(self.buffer)), self.ends.max(initial=0) + 1
+        text = self.buffer[first:end]
         if not text.isascii() and not _is_utf8(text):
             readable = [value is not None and _is_utf8(value) for value in values]
             sizes = np.where(readable, sizes, 0)

@@ -47,12 +47,16 @@ static uint64_t hash_of(int64_t seed, const byte *text, int64_t size)
 
 static bool is_same(const byte *a, const byte *b, int64_t size)
 {
-    for (; size >= 8; size -= 8, a += 8, b += 8)
-        if (word_at(a, 8) != word_at(b, 8))
-            return false;
-    while (size && *a++ == *b++)
-        size--;
-    return size == 0;
+    const byte *end = a + size;
+    if (size >= 8) {
+        for (; end - a > 8; a += 8, b += 8)
+            if (word_at(a, 8) != word_at(b, 8))
+                return false;
+        return word_at(end - 8, 8) == word_at(b + (end - a) - 8, 8);
+    }
+    while (a < end && *a == *b)
+        a++, b++;
+    return a == end;
 }
 
 /* Where the number of a name is, or where it would be. */

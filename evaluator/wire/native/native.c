@@ -9,6 +9,7 @@
    Why no access is out of bounds:
    - Each text ends with a NUL byte that is not part of it. No JSON contains one, so every loop
      over a text ends there at the latest, and every function that reads it refuses the message.
+   - Words of eight bytes are read from a text only where it has as many.
    - Each item that is written was read from at least as many bytes as `Arrays` in library.py
      counts for it; mapping.h and avro.h compare with the end instead.
 

@@ -92,6 +92,7 @@ struct scorer {
 
 struct ranking {
     struct rankings *out;
+    const byte *end;                /* of the text */
     const byte *strings[N_TEXTS];   /* positions in the text; NULL: missing */
     uint32_t seen;                  /* members, null ones included */
     uint32_t given;                 /* members that are not null */
@@ -154,7 +155,7 @@ static const byte *read_scorer(void *into, const byte *name, int64_t size, const
             return NULL;
     double *to = row->scores + ++row->n_scorers * MAX_CANDIDATES;
     *scorer = (struct scorer){name, size, 0, to};
-    return read_numbers(at, to, MAX_CANDIDATES, &scorer->n_scores);
+    return read_numbers(at, row->end, to, MAX_CANDIDATES, &scorer->n_scores);
 }
 
 static const byte *read_feature_names(struct ranking *row, const byte *at)
@@ -180,7 +181,8 @@ static const byte *read_features(struct ranking *row, const byte *at)
     if (*at++ != '[')
         return NULL;
     while (next_item(&at, ']', &row->n_feature_rows)) {
-        if (row->n_feature_rows > MAX_CANDIDATES || !(at = read_numbers(at, to, MAX_FEATURES, &n)))
+        if (row->n_feature_rows > MAX_CANDIDATES ||
+            !(at = read_numbers(at, row->end, to, MAX_FEATURES, &n)))
             return NULL;
         if (row->n_feature_rows == 1)
             row->n_features = n;
@@ -261,7 +263,7 @@ static const byte *read_ranking_member(void *into, const byte *name, int64_t siz
     case CANDIDATE_IDS:
         return read_candidate_ids(row, at);
     case SCORES:
-        return read_numbers(at, row->scores, MAX_CANDIDATES, &row->n_scores);
+        return read_numbers(at, row->end, row->scores, MAX_CANDIDATES, &row->n_scores);
     case RANKS:
         return read_ranks(row, at);
     case SCORERS:
@@ -401,6 +403,7 @@ EXPORT void decode_rankings(const byte *text, const int64_t *starts, const int64
     for (int64_t i = first; i < last; i++) {
         memset(&row, 0, offsetof(struct ranking, scores));
         row.out = out;
+        row.end = text + ends[i];
         row.timestamp_ms = NO_TIMESTAMP;
         out->candidates->row++;
         if (!scan_message(text + starts[i], text + ends[i], read_ranking_member, &row) ||
