@@ -8,22 +8,29 @@ from aiokafka import TopicPartition
 from aiokafka import errors as kafka_errors
 from aiokafka.consumer.group_coordinator import CoordinatorGroupRebalance, GroupCoordinator
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from aiokafka.protocol.group import JoinGroupRequest
 from aiokafka.structs import OffsetAndMetadata
 
 from evaluator.adapters.kafka import aiokafka_internals as internals
 from evaluator.adapters.kafka.clients import Requests
 from evaluator.ports import SourceUnusable
 
-VERSIONS = {8: (0, 3), 11: (0, 5), 12: (0, 4)}
-"""Versions of commits, joins and heartbeats that the broker has."""
-COMMIT, JOIN, HEARTBEAT = VERSIONS
+VERSIONS = {8: (0, 3), 11: (0, 5), 12: (0, 4), 15: (0, 5)}
+"""Versions of commits, joins, heartbeats and descriptions of groups that the broker has."""
+COMMIT, JOIN, HEARTBEAT, DESCRIBE = VERSIONS
 
 
 class Member:
-    """A coordinator without a client, and a broker that answers with these codes."""
+    """A coordinator without a client, and a broker that answers with these codes.
 
-    def __init__(self, *, commit=0, heartbeat=0, join=0):
-        self.sent, self.n_fenced = [], 0
+    The group has a member pod-0 with the member id *holder*.
+    """
+
+    def __init__(self, *, commit=0, heartbeat=0, join=0, holder="later", versions=VERSIONS):
+        self.sent, self.n_fenced, self.versions = [], 0, versions
+        rows = [("first", None), (holder, "pod-0"), ("last", "pod-1")]
+        members = [(*row, "client", "host", b"", b"") for row in rows]
+        self.groups = [(0, "group", "Stable", "consumer", "range", members, 0)]
         self.codes = {COMMIT: commit, HEARTBEAT: heartbeat, JOIN: join}
         self.coordinator = object.__new__(GroupCoordinator)
         self.coordinator.group_id, self.coordinator.coordinator_id = "group", 1
@@ -43,9 +50,12 @@ class Member:
         return [each.API_KEY for each in self.sent]
 
     async def send(self, request):
-        self.sent.append(request.prepare(VERSIONS))
+        self.sent.append(request.prepare(self.versions))
+        if request.API_KEY == DESCRIBE:
+            return SimpleNamespace(groups=self.groups)
         code = self.codes[request.API_KEY]
-        return SimpleNamespace(error_code=code, topics=[("topic", [(0, 0), (1, code)])])
+        topics = [("topic", [(0, 0), (1, code)])]
+        return SimpleNamespace(error_code=code, topics=topics, member_id="given")
 
     async def commit(self):
         """As the library: its error, or None."""
@@ -58,6 +68,10 @@ class Member:
     async def beat(self):
         with contextlib.suppress(kafka_errors.KafkaError):
             await self.coordinator._do_heartbeat()
+
+    @staticmethod
+    def join_request():
+        return JoinGroupRequest("group", 1_000, 1_000, "", "pod-0", "consumer", [])
 
     async def join(self):
         """As the library: None if there is no assignment and it tries again."""
@@ -73,8 +87,34 @@ class Member:
 async def test_a_member_is_fenced_by_one_error_code_alone(code):
     member = Member(heartbeat=code)
     await member.beat()
-    assert [each.group_instance_id for each in member.sent] == ["pod-0"]
+    assert member.sent[0].group_instance_id == "pod-0"
+    assert member.kinds == [HEARTBEAT, *[DESCRIBE] * (code == 82)]
     assert member.n_fenced == (code == 82)
+
+
+@pytest.mark.parametrize("holder", ["given", "of nobody"])
+async def test_a_member_that_is_fenced_by_no_other_process_joins_again(holder):
+    """The broker has lost the assignment that gave it its member id, but not an earlier one."""
+    member = Member(heartbeat=82, holder=holder)
+    if holder == "of nobody":
+        member.groups[0][5].pop(1)
+    await member.coordinator._send_req(member.join_request())
+    await member.beat()
+    assert member.n_fenced == 0
+    member.codes[JOIN] = 82  # by a join that was sent with the same member id
+    member.coordinator.member_id = "member"
+    assert await member.join() is None
+    assert member.coordinator.member_id == ""
+    assert await member.join() is None
+    assert member.sent[-2].member_id == ""
+    assert member.n_fenced == 0
+
+
+async def test_a_member_that_cannot_see_the_others_is_fenced_by_the_code_alone():
+    member = Member(heartbeat=82, holder="given", versions=VERSIONS | {DESCRIBE: (0, 3)})
+    await member.coordinator._send_req(member.join_request())
+    await member.beat()
+    assert member.n_fenced == 1
 
 
 @pytest.mark.parametrize(
@@ -84,7 +124,7 @@ async def test_a_member_whose_commit_is_refused_asks_whether_it_was_replaced(ref
     """Before the library forgets its member id: then it would replace the later member."""
     member = Member(commit=refused.errno, heartbeat=82, join=25)
     assert await member.commit() is refused
-    assert member.kinds == [COMMIT, HEARTBEAT]
+    assert member.kinds == [COMMIT, HEARTBEAT, DESCRIBE]
     asked = member.sent[1]
     assert (asked.generation_id, asked.member_id, asked.group_instance_id) == (7, "member", "pod-0")
     assert member.n_fenced == 1

@@ -5,16 +5,19 @@ import contextlib
 import time
 
 import pytest
+from aiokafka.protocol.group import SyncGroupRequest
 
 from evaluator.adapters.kafka import Connection, GroupSettings, KafkaRange, KafkaSink, KafkaSource
 from evaluator.ports import Committed, SourceUnavailable, SourceUnusable
 from evaluator.wire.records import OutputRecord
-from tests.contract.backends import KafkaBackend, owned, read, values
-from tests.waiting import STOP_SECONDS, patience
+from tests.contract.backends import KafkaBackend, admin, owned, read, values
+from tests.waiting import STOP_SECONDS, eventually, patience
 
 pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("brokers")]
 
 R0, J0 = ("rankings", 0), ("judgments", 0)
+LONG_MS = 600_000
+"""A session that no test outlasts; or heartbeats too rare to tell that the group assigns."""
 NOBODY = Connection("127.0.0.1:9")  # the discard port: nobody listens
 
 
@@ -34,6 +37,59 @@ async def told_away(source: KafkaSource) -> list[bytes | None]:
             while True:
                 got += values(await source.poll([R0], max_records=10, timeout_ms=100), *R0)
     return got
+
+
+async def test_a_broker_that_is_killed_while_the_group_assigns_fences_no_member(
+    own_broker, backend
+):
+    """It forgets the member id that a member has just been given, and knows an earlier one."""
+    first = backend.source(group_instance_id="a", session_timeout_ms=LONG_MS)
+    times = {"session_timeout_ms": LONG_MS, "heartbeat_interval_ms": LONG_MS}
+    second = backend.source(group_instance_id="b", **times)
+    async with asyncio.TaskGroup() as group:
+        polling = []
+        for source in (first, second):  # the first to join leads the group
+            await source.start()
+            polling.append(group.create_task(keep_polling(source)))
+            await eventually(lambda source=source: source.assignment)
+        leader, member = (each._consumer._coordinator for each in (first, second))
+        send, may_assign, given = leader._send_req, asyncio.Event(), member.member_id
+
+        async def send_held(request):
+            if isinstance(request, SyncGroupRequest):
+                await may_assign.wait()
+            return await send(request)
+
+        leader._send_req = send_held
+        leader.request_rejoin()
+        async with patience(), admin(backend.connection) as asking:
+            while await state_of(asking, member.group_id) != "PreparingRebalance":
+                pass
+        member.reset_generation()  # as by an answer to a heartbeat of an earlier generation
+        await eventually(lambda: member.member_id not in {"", given})
+        await asyncio.to_thread(own_broker.kill)
+        may_assign.set()
+        before = [each.assignment.generation for each in (first, second)]
+        own_broker.launch()
+        await asyncio.to_thread(own_broker.wait_until_ready)
+        for source, generation in zip((first, second), before, strict=True):
+            await eventually(lambda a=source, n=generation: a.assignment.generation > n)
+        for each in polling:
+            each.cancel()
+
+
+async def keep_polling(source):
+    while True:
+        if source.revoking:
+            source.release()
+        with contextlib.suppress(SourceUnavailable):
+            await source.poll([], max_records=1, timeout_ms=20)
+
+
+async def state_of(asking, group_id):
+    [described] = await asking.describe_consumer_groups([group_id])
+    [(_, _, state, *_)] = described.groups
+    return state
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])

@@ -10,7 +10,8 @@ import functools
 import importlib
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition, conn
@@ -195,6 +196,8 @@ def request_rejoin(consumer: AIOKafkaConsumer) -> None:
 
 _FENCED_INSTANCE_ID: Final = 82
 _OTHER_GENERATION, _UNKNOWN_MEMBER_ID = 22, 25
+MEMBER_IDS: Final = 100
+"""Maximum number of member ids that a member remembers as its own."""
 
 
 # https://cwiki.apache.org/confluence/display/KAFKA/KIP-345
@@ -208,9 +211,13 @@ def call_when_fenced(
     recognise the member id, and the earlier member would join again and replace the later one.
     Heartbeats are sent with it, and one more before the answer to a refused commit is returned. A
     fenced member does not join again.
+
+    A broker that fails while the group assigns forgets the member ids of that assignment: it then
+    fences a member by an earlier member id of the same process, which joins again.
     """
     coordinator = consumer._coordinator
     send = coordinator._send_req
+    member_ids: deque[str] = deque(maxlen=MEMBER_IDS)
     is_fenced = False
 
     async def send_named(request: Any) -> Any:
@@ -222,16 +229,35 @@ def call_when_fenced(
         heartbeat = NamedHeartbeat(*member, instance_id)
         response = await send(heartbeat if isinstance(request, HeartbeatRequest) else request)
         code = getattr(response, "error_code", 0)
+        if isinstance(request, JoinGroupRequest) and not code:
+            member_ids.append(response.member_id)
         is_refused = isinstance(request, OffsetCommitRequest) and _is_refused(response)
         # Without a member id, or with another one by now, it is already joining again.
         if is_refused and member_id and member_id == coordinator.member_id:
             code = (await send(heartbeat)).error_code
         if code == _FENCED_INSTANCE_ID:
-            is_fenced = True
-            fenced()
+            is_fenced = await _has_member(send, coordinator.group_id, instance_id, member_ids)
+            if is_fenced:
+                fenced()
+            elif not is_refused:
+                response.error_code = _UNKNOWN_MEMBER_ID
         return response
 
     coordinator._send_req = send_named
+
+
+# https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/protocol/admin.py#L519
+async def _has_member(
+    send: Callable[[Any], Awaitable[Any]], group_id: str, instance_id: str, own: Container[str]
+) -> bool:
+    """Whether a group has a member with an instance id whose member id is none of its *own*."""
+    try:
+        response = await send(MembersRequest(group_id))
+    except NotImplementedError:  # the broker does not support the version
+        return True
+    [(code, *_, members, _operations)] = response.groups
+    raise_for(code)
+    return any(name == instance_id and each not in own for each, name, *_ in members)
 
 
 # https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/consumer/group_coordinator.py#L1049
