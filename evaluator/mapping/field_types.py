@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from google.protobuf import wrappers_pb2
-from google.protobuf.descriptor_pb2 import FieldDescriptorProto
+from google.protobuf.descriptor_pb2 import FeatureSet, FieldDescriptorProto
 
 from evaluator.mapping.fitting import Type, misfit, refusal
 from evaluator.mapping.log_mapping import LogMapping, Member
@@ -107,3 +107,22 @@ class _Fields:
 
 def _name(field: Any) -> str:
     return str(FieldDescriptorProto.Type.Name(field.type)).removeprefix("TYPE_").lower()
+
+
+def has_presence(field: Any, file: Any) -> bool:
+    """Whether a field can be missing; otherwise it then has its default."""
+    if field.type == FieldDescriptorProto.TYPE_MESSAGE or field.HasField("oneof_index"):
+        return True
+    if file.syntax != "editions":
+        return str(file.syntax) != "proto3"
+    given = field.options.features if field.options.features.HasField("field_presence") else None
+    features = given or file.options.features
+    return bool(features.field_presence != FeatureSet.IMPLICIT)
+
+
+def is_delimited(field: Any, file: Any) -> bool:
+    """Whether a message is written as a group (editions)."""
+    own = field.options.features
+    features = own if own.HasField("message_encoding") else file.options.features
+    encoding = features.message_encoding
+    return bool(field.type == FieldDescriptorProto.TYPE_MESSAGE and encoding == features.DELIMITED)

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 from evaluator.mapping.document import MappingRefused
+from evaluator.mapping.framed_texts import FramedTexts
 from evaluator.mapping.log_mapping import LogMapping
 from evaluator.mapping.record import Record
 from evaluator.mapping.schemas import Answer, FramedDecoder, SchemaUnusable
@@ -38,6 +39,16 @@ def reader_of(mapping: LogMapping, answers: Mapping[str, Answer]) -> Callable[[R
     except SchemaUnusable as unusable:
         raise MappingRefused(f"[{mapping.log}]: {unusable}.") from None
     return reader
+
+
+def texts_of(mapping: LogMapping, answers: Mapping[str, Answer]) -> FramedTexts | None:
+    """The texts of records with a schema, for a plan; None if they have none."""
+    form = mapping.format
+    if form not in _PACKAGES:
+        return None
+    module = import_module(f"evaluator.mapping.{form}_texts")
+    texts: FramedTexts = getattr(module, f"{form.title()}Texts")(mapping, answers)
+    return texts
 
 
 def unfit(answer: Answer, mapping: LogMapping) -> str | None:

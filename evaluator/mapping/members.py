@@ -75,6 +75,12 @@ def tree_of(mapping: LogMapping) -> Tree:
     return tree
 
 
+def merge(into: Tree, other: Tree) -> None:
+    """Adds the members of another tree."""
+    for name, inner in other.items():
+        merge(into.setdefault(name, {}), inner)
+
+
 def walkers(paths: Collection[Steps]) -> dict[Steps, Getter]:
     """Getters of what paths find in a decoded record."""
     return {steps: _walker(steps) for steps in paths}

@@ -70,7 +70,7 @@ class _Struct(ctypes.Structure):
 
 def plan_of(mapping: LogMapping) -> "Plan | None":
     """The plan of a mapping; None if the compiled mapper was not built or does not support it."""
-    has_texts = mapping.format in {"json", "avro"} and mapping.envelope != "debezium"
+    has_texts = mapping.format != "otlp" and mapping.envelope != "debezium"
     if library.BUILT is None or not has_texts or mapping.function is not None:
         return None
     try:

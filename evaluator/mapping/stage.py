@@ -15,7 +15,7 @@ from evaluator.core.types.records import (
     IntArray,
     Log,
 )
-from evaluator.mapping.avro_texts import AvroTexts
+from evaluator.mapping.formats import texts_of
 from evaluator.mapping.log_mapping import LogMapping
 from evaluator.mapping.messages import messages_of
 from evaluator.mapping.outcomes import LeftOut
@@ -75,8 +75,7 @@ class Stage:
     ) -> None:
         self._messages_of = messages_of(mapping, answers)
         self._plan = plan_of(mapping)
-        has_texts = self._plan is not None and mapping.format == "avro"
-        self._texts = AvroTexts(mapping, answers) if has_texts else None
+        self._texts = None if self._plan is None else texts_of(mapping, answers)
         self._log: Log = mapping.log
         self.index_bits = INDEX_BITS if mapping.several else 0
         self._has_tombstones = mapping.envelope == "debezium"

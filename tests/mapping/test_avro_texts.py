@@ -210,21 +210,24 @@ def test_types_that_are_used_often_take_little_room():
     top = {"type": "record", "name": "Top", "fields": [{"name": "ids", "type": "R49"}]}
     parts = parts_of(MAPPINGS[1], {"7": Answer("AVRO", json.dumps(top), references)})
     assert n_planned(parts, [b"\0\0\0\0\7\2x"]) == 0
-    assert len(parts[1]._tables[7]._types) < 200
+    assert len(parts[1].tables(7, ()).types) < 200
+
+
+def batch_of(tables, values, room):
+    """The input of texts_harness.c for these values."""
+    arrays = [tables._arrays[name] for name in ("types", "parts", "names")]
+    head = struct.pack("<6q", tables.is_protobuf, *map(len, arrays), tables.root, room)
+    sized = [struct.pack("<q", len(value)) + value for value in values]
+    return [head, *(each.tobytes() for each in arrays), struct.pack("<q", len(values)), *sized]
 
 
 @pytest.mark.slow
 def test_no_mutant_makes_it_read_or_write_where_it_must_not(tmp_path):
     chance = random.Random(3)
-    program = built(Path(__file__).with_name("avro_harness.c"), tmp_path)
+    program = built(Path(__file__).with_name("texts_harness.c"), tmp_path)
     sent = [np.ascontiguousarray(library.powers_of_five).tobytes()]
     for text in MAPPINGS * 30:
-        _, texts, _ = parts_of(text)
-        tables = texts._tables_of(7)
-        arrays = [tables._tables[name] for name in ("types", "parts", "texts")]
+        tables = parts_of(text)[1].tables(7, ())
         values = [damaged(chance, avro(7, TEXT, event(chance)))[5:] for _ in range(100)]
-        sent.append(struct.pack("<5q", *map(len, arrays), tables._root, chance.choice([0, 9, 999])))
-        sent += [array.tobytes() for array in arrays]
-        sent.append(struct.pack("<q", len(values)))
-        sent += [struct.pack("<q", len(value)) + value for value in values]
+        sent += batch_of(tables, values, chance.choice([0, 9, 999]))
     assert int(printed(program, b"".join(sent))) > 500

@@ -57,7 +57,7 @@ def load() -> ctypes.CDLL | None:
         function.restype = None
         function.argtypes = (text, place, place, size, size, place)
     library.read_record_sets.restype = None
-    for function in (library.map_records, library.avro_to_json):
+    for function in (library.map_records, library.texts_to_json):
         function.restype = None
         function.argtypes = (text, place, place, size, place)
     library.read_record_sets.argtypes = (place, size, size, place)

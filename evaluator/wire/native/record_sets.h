@@ -98,21 +98,32 @@ static uint32_t crc32c(const byte *at, const byte *end)
 
 /* --- records --- */
 
-/* Reads a zigzag varint; NULL if it does not end, or is longer than 10 bytes. */
-static const byte *read_varint(const byte *at, const byte *end, int64_t *value)
+/* Reads a varint; NULL if it does not end, or has more than 64 bits. */
+static const byte *read_bits(const byte *at, const byte *end, uint64_t *bits)
 {
-    uint64_t bits = 0;
+    *bits = 0;
     for (int shift = 0; at < end && shift < 70; shift += 7) {
         byte part = *at++;
         if (shift == 63 && part > 1)
             return NULL;
-        bits |= (uint64_t)(part & 0x7f) << shift;
-        if (part < 0x80) {
-            *value = (int64_t)(bits >> 1) ^ -(int64_t)(bits & 1);
+        *bits |= (uint64_t)(part & 0x7f) << shift;
+        if (part < 0x80)
             return at;
-        }
     }
     return NULL;
+}
+
+static int64_t zigzag(uint64_t bits)
+{
+    return (int64_t)(bits >> 1) ^ -(int64_t)(bits & 1);
+}
+
+static const byte *read_varint(const byte *at, const byte *end, int64_t *value)
+{
+    uint64_t bits;
+    at = read_bits(at, end, &bits);
+    *value = zigzag(bits);
+    return at;
 }
 
 /* Reads a length of at least `least`, and skips as many bytes; `*found` is where they are. */
