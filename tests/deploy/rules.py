@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -65,6 +66,7 @@ def promtool(*arguments: str | Path, timeout: float = 600) -> tuple[int, str]:
         text=True,
         timeout=timeout,
         check=False,
+        env={**os.environ, "GOGC": "800"},  # a fifth less CPU time than with memory freed at once
     )
     return done.returncode, done.stdout + done.stderr
 
