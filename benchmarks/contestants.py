@@ -24,13 +24,16 @@ MAX_RECORDS = 5_000
 
 def _consumer(arguments: argparse.Namespace, **more: Any) -> AIOKafkaConsumer:
     """A consumer with the fetch settings of the evaluator's own."""
+    fetching = {
+        "fetch_max_bytes": kafka_source.FETCH_BYTES,
+        "max_partition_fetch_bytes": kafka_source.PARTITION_FETCH_BYTES,
+    }
     return AIOKafkaConsumer(
         f"{arguments.prefix}rankings",
         f"{arguments.prefix}judgments",
         bootstrap_servers=arguments.bootstrap,
         group_id=arguments.group,
-        fetch_max_bytes=kafka_source.FETCH_BYTES,
-        **{**CONSUMER_SETTINGS, "auto_offset_reset": "earliest", **more},
+        **{**CONSUMER_SETTINGS, "auto_offset_reset": "earliest", **fetching, **more},
     )
 
 

@@ -4,7 +4,7 @@ import ctypes
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import cramjam
 import numpy as np
@@ -19,7 +19,7 @@ MAX_UNPACKED_BYTES: Final = 64 << 20
 """Limit of the records of a compressed batch."""
 AT_END, AT_COMPRESSED, AT_ODD, AT_CUT = range(4)
 CHECK_CRC, LEAVE_TRANSACTIONS, IS_CUT, IS_FOREIGN, IS_WHOLE = 1, 2, 4, 8, 16
-_REUSED_BYTES: Final = 8 << 20
+_REUSED_BYTES: Final = 16 << 20
 _HEADER: Final = 61
 _MIN_RECORD_BYTES: Final = 7
 _CODECS: Final[dict[int, Any]] = {1: cramjam.gzip, 3: cramjam.lz4, 4: cramjam.zstd}
@@ -69,6 +69,7 @@ class RecordColumns:
         )
 
 
+_NO_RECORDS: Final = RecordColumns.joined([])
 _ROWS: Final = (
     "offsets",
     "timestamps_ms",
@@ -93,20 +94,49 @@ class _Struct(ctypes.Structure):
     )
 
 
+class _Room(NamedTuple):
+    """Where records are read to: a struct with pointers to its arrays, a row of each per name."""
+
+    struct: Any
+    rows: NDArray[np.int64]  # [_ROWS, n_rows]
+    texts: NDArray[np.uint8]  # [_TEXTS, n_bytes]
+
+    @classmethod
+    def of(cls, n_bytes: int) -> "_Room":
+        """Room for the records of so many bytes."""
+        n_rows = n_bytes // _MIN_RECORD_BYTES
+        rows = np.empty((len(_ROWS), 1 << n_rows.bit_length()), np.int64)
+        texts = np.empty((len(_TEXTS), 1 << n_bytes.bit_length()), np.uint8)
+        struct = _Struct()
+        for name, array in zip((*_ROWS, *_TEXTS), (*rows, *texts), strict=True):
+            setattr(struct, name, array.ctypes.data)
+        return cls(struct, rows, texts)
+
+
 class _Reused(threading.local):
     """Arrays of a thread that are used again: their page faults cost more than reading."""
 
     def __init__(self) -> None:
-        self._arrays: dict[str, NDArray[Any]] = {}
+        self._room = _Room.of(0)
+        self._batch = np.empty(0, np.uint8)
 
-    def array(self, name: str, size: int, kind: type) -> NDArray[Any]:
-        """Any contents."""
-        array = self._arrays.get(name)
-        if array is None or len(array) < size:
-            array = np.empty(1 << size.bit_length(), kind)
-            if array.nbytes <= _REUSED_BYTES:
-                self._arrays[name] = array
-        return array[:size]
+    def room(self, n_bytes: int) -> _Room:
+        """Room for the records of so many bytes, with any contents."""
+        if self._room.texts.shape[1] > n_bytes:
+            return self._room
+        room = _Room.of(n_bytes)
+        if room.texts.shape[1] <= _REUSED_BYTES:
+            self._room = room
+        return room
+
+    def batch(self, n_bytes: int) -> NDArray[np.uint8]:
+        """An array of so many bytes, with any contents."""
+        batch = self._batch
+        if len(batch) < n_bytes:
+            batch = np.empty(1 << n_bytes.bit_length(), np.uint8)
+            if len(batch) <= _REUSED_BYTES:
+                self._batch = batch
+        return batch[:n_bytes]
 
 
 _reused: Final = _Reused()
@@ -124,21 +154,20 @@ class Found:
 
 def read(data: NDArray[np.uint8], at: int, next_offset: int, *, flags: int) -> Found:
     """The records from *next_offset* on, of the batches from position *at* on."""
-    size = len(data) - at
-    n_rows = size // _MIN_RECORD_BYTES
-    arrays = {name: _reused.array(name, n_rows, np.int64) for name in _ROWS}
-    arrays |= {name: _reused.array(name, size, np.uint8) for name in _TEXTS}
-    out: Any = _Struct(at=at, next_offset=next_offset)
-    for name, array in arrays.items():
-        setattr(out, name, array.ctypes.data)
+    out, arrays, texts = _reused.room(len(data) - at)
+    for name in _COUNTS:
+        setattr(out, name, 0)
+    out.at, out.next_offset = at, next_offset
     assert library.BUILT is not None  # noqa: S101  # callers have looked
     library.BUILT.read_record_sets(data.ctypes.data, len(data), flags, ctypes.byref(out))
-    columns = {name: arrays[name][: out.n_rows].copy() for name in _ROWS}
-    keys, values, headers = (
-        ByteStrings(arrays[name][: getattr(out, size)].tobytes(), columns[start], columns[sizes])
-        for name, size, start, sizes in zip(_TEXTS, _SIZES, _ROWS[2::2], _ROWS[3::2], strict=True)
-    )
     is_foreign = flags & IS_FOREIGN
+    if not out.n_rows and not is_foreign:
+        return Found(_NO_RECORDS, out.at, out.next_offset, out.stop)
+    columns = dict(zip(_ROWS, arrays[:, : out.n_rows].copy(), strict=True))
+    keys, values, headers = (
+        ByteStrings(text[: getattr(out, size)].tobytes(), columns[start], columns[sizes])
+        for text, size, start, sizes in zip(texts, _SIZES, _ROWS[2::2], _ROWS[3::2], strict=True)
+    )
     max_bytes = MAX_RECORD_BYTES if is_foreign else MAX_MESSAGE_BYTES
     rows = RecordColumns(
         columns["offsets"],
@@ -153,10 +182,10 @@ def read(data: NDArray[np.uint8], at: int, next_offset: int, *, flags: int) -> F
 
 def _kept(texts: ByteStrings, max_bytes: int) -> ByteStrings:
     """Keys or values with the sizes that are kept."""
-    is_large = texts.sizes > max_bytes
-    if not is_large.any():
+    if texts.sizes.max(initial=0) <= max_bytes:
         return texts
-    return replace(texts, sizes=np.where(is_large, KEPT_BYTES, texts.sizes))
+    sizes = np.where(texts.sizes > max_bytes, KEPT_BYTES, texts.sizes)
+    return replace(texts, sizes=sizes)
 
 
 def unpacked(batch: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], int] | None:
@@ -168,7 +197,7 @@ def unpacked(batch: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], int] | None:
     codec, room = _CODECS.get(int(batch[22]) & 7), max(8 * len(batch), 1 << 20)
     while codec is not None:
         room = min(room, MAX_UNPACKED_BYTES)
-        found, flags, n_bytes = _reused.array("batch", _HEADER + room, np.uint8), 0, room
+        found, flags, n_bytes = _reused.batch(_HEADER + room), 0, room
         try:
             n_bytes = codec.decompress_into(batch[_HEADER:], found[_HEADER:])
         except cramjam.DecompressionError as error:
