@@ -17,6 +17,7 @@ PATH: Final = Path(__file__).with_name("native.so")
 SEPARATOR: Final = "\x1f"
 SET_END: Final = "\x1e"
 _POWERS: Final = range(-342, 309)
+_FIRST_NOT_ASCII: Final = 0x80
 _SEED: Final = secrets.randbits(63)
 """Seed of the hashes of ids, against chosen collisions; results do not depend on it."""
 
@@ -83,8 +84,8 @@ class MessageTexts:
         self.ends = values.starts + np.maximum(values.sizes, 0)
         # The buffer may be that of a whole fetch, of which many batches are taken.
         first, end = values.starts.min(initial=len(self.buffer)), self.ends.max(initial=0) + 1
-        text = self.buffer[first:end]
-        if not text.isascii() and not _is_utf8(text):
+        text = np.frombuffer(self.buffer, np.uint8)[first:end]
+        if text.max(initial=0) >= _FIRST_NOT_ASCII and not _is_utf8(self.buffer[first:end]):
             readable = [value is not None and _is_utf8(value) for value in values]
             sizes = np.where(readable, sizes, 0)
         self.starts = self.ends - sizes
