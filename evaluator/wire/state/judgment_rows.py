@@ -7,7 +7,7 @@ query, in memory; each judgment has the number of the row with the previous one.
 
 import struct
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -86,20 +86,26 @@ def judgment_rows(
     lengths, results = _results_of(changes, applied.query_offsets[latest])
     sizes = np.zeros(n, np.int64)
     sizes[latest] = 8 * lengths
-    ends_of_results = np.cumsum(sizes)
-    ends_of_values = np.cumsum(applied.values.sizes + 1)  # each is followed by a NUL byte
+    cuts = [*range(0, n, ROW_JUDGMENTS), n]
+    ends = np.cumsum(sizes), np.cumsum(applied.values.sizes + 1)  # with a NUL byte after each
+    bounds = [np.append(0, each)[cuts] for each in ends]
+    row_of = np.arange(n) // ROW_JUDGMENTS
     columns = np.array([
         *(applied.query_offsets, earlier, applied.offsets),
-        *(applied.event_times_ms, applied.timestamps_ms, ends_of_results, ends_of_values),
+        *(applied.event_times_ms, applied.timestamps_ms),
+        *(each - starts[row_of] for each, starts in zip(ends, bounds, strict=True)),
     ]).astype("<i8")  # fmt: skip
-    rows = []
-    for first in range(0, n, ROW_JUDGMENTS):
-        part = slice(first, first + ROW_JUDGMENTS)
-        head, values = columns[:, part].copy(), applied.values[part].compact().buffer
-        begin, end = int(ends_of_results[first] - sizes[first]), int(head[-2, -1])
-        head[-2:] -= [[begin], [head[-1, -1] - len(values)]]
-        rows.append(_at.pack(head.shape[1]) + head.tobytes() + results[begin:end] + values)
-    return rows
+    values = applied.values.compact().buffer
+    of_results, of_values = (
+        [slice(*each) for each in pairwise(starts.tolist())] for starts in bounds
+    )
+    return [
+        _at.pack(end - first)
+        + columns[:, first:end].tobytes()
+        + results[of_results[at]]
+        + values[of_values[at]]
+        for at, (first, end) in enumerate(pairwise(cuts))
+    ]
 
 
 def _results_of(changes: Changes, queries: IntArray) -> tuple[IntArray, bytes]:

@@ -7,7 +7,7 @@ were decoded.
 import struct
 from collections.abc import Sequence, Sized
 from itertools import accumulate, chain, pairwise
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -49,6 +49,8 @@ _MEMBERS: Final = np.dtype([
     ("text_sizes", "<u4", 3),  # see `TextRows`
 ])  # fmt: skip
 _at: Final = struct.Struct(">q")
+
+T = TypeVar("T")
 
 
 class _Row(msgspec.Struct, array_like=True):
@@ -105,41 +107,44 @@ def ranking_rows(started: Sequence[StartedRows]) -> tuple[IntArray, list[bytes]]
     members, rare, labels = columns.members, columns.rare, _labels_of(started)
     cuts = [*range(0, len(members), ROW_QUERIES), len(members)]
     n_candidates = members["n_candidates"].astype(np.int64)
-    ends = (
+    of_ids, of_ranks, of_lists, of_words = (
         np.append(0, np.cumsum(lengths))[cuts].tolist()
         for lengths in (
             *(n_candidates, n_candidates * columns.n_lists, columns.n_lists),
             n_words(members["text_sizes"]),
         )
     )
-    of_ids, of_ranks, of_lists, of_words = (
-        [slice(*each) for each in pairwise(every)] for every in ends
-    )
     all_strata = np.concatenate([rows.strata for rows in started]).tolist()
+    strata = [_numbered(all_strata[first:end]) for first, end in pairwise(cuts)]
+    members["stratum"] = list(chain.from_iterable(numbers for _, numbers in strata))
+    texts = zip(
+        *(_cut(members, cuts), _cut(columns.hashes, cuts), _cut(columns.words, of_words)),
+        *(_cut(columns.ranks, of_ranks), _cut(columns.top_scores, of_lists)),
+        strict=True,
+    )
     rows = []
-    for at, (first, end) in enumerate(pairwise(cuts)):
-        part = slice(first, end)
-        strata = all_strata[part]
-        numbers = dict(zip(dict.fromkeys(strata), range(ROW_QUERIES), strict=False))
-        members["stratum"][part] = list(map(numbers.__getitem__, strata))
+    for at, (of_members, hashes, words, ranks, top_scores) in enumerate(texts):
+        first, end = cuts[at : at + 2]
         row = (
-            *(members[part].tobytes(), columns.hashes[part].tobytes()),
-            columns.words[of_words[at]].tobytes(),
-            list(map(labels.__getitem__, numbers)),
-            b"".join(columns.ids[of_ids[at]]),
-            columns.ranks[of_ranks[at]].tobytes(),
-            columns.top_scores[of_lists[at]].tobytes(),
+            *(of_members, hashes, words, list(map(labels.__getitem__, strata[at][0]))),
+            *(b"".join(columns.ids[of_ids[at] : of_ids[at + 1]]), ranks, top_scores),
             {row - first: rare[row] for row in range(first, end) if row in rare} if rare else {},
-            *_numbered(columns.levels[part]),
+            *_numbered(columns.levels[first:end]),
         )
         rows.append(_encode(row))
     return members["offset"][::ROW_QUERIES].astype(np.int64), rows
 
 
-def _numbered(levels: list[Levels]) -> tuple[list[Levels], bytes]:
-    """Different levels, and the number of each of *levels*."""
-    numbers = dict(zip(dict.fromkeys(levels), range(ROW_QUERIES), strict=False))
-    return list(numbers), bytes(map(numbers.__getitem__, levels))
+def _cut(column: NDArray[Any], ends: Sequence[int]) -> list[bytes]:
+    """The bytes of a column from each of these entries to the next."""
+    text, size = column.tobytes(), column.nbytes // max(len(column), 1)
+    return [text[first * size : end * size] for first, end in pairwise(ends)]
+
+
+def _numbered(values: list[T]) -> tuple[list[T], bytes]:
+    """Different values of a row, and the number of each of *values*."""
+    numbers = dict(zip(dict.fromkeys(values), range(ROW_QUERIES), strict=False))
+    return list(numbers), bytes(map(numbers.__getitem__, values))
 
 
 def _columns_of(rows: StartedRows) -> _Columns:
