@@ -7,18 +7,18 @@ from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
 from evaluator.adapters.kafka import Connection, read_weights, write_to_weights
+from evaluator.alarm_sentence import alarm_sentence, alert_of
 from evaluator.cli.exits import UsageError
 from evaluator.cli.wiring import connection_of, warn
 from evaluator.config import Settings
+from evaluator.core.alarms.series import Carrier
 from evaluator.core.alarms.sums import KEPT_HOURS
 from evaluator.core.alarms.ticks import HOUR_MS
-from evaluator.core.online.carriers import Carrier
 from evaluator.core.online.watched import AlarmCommand, SeriesName
 from evaluator.replay.ranges import parse_time_ms
 from evaluator.tables import format_table, printable, utc_time
 from evaluator.wire.alarms.records import (
     AlarmRefused,
-    CarrierRecord,
     EventRecord,
     command_record,
     read_event,
@@ -40,8 +40,13 @@ _HEADER: Final = (
 def list(options: argparse.Namespace, settings: Settings) -> int:  # noqa: A001 - the command's name
     """`alarms list`: the series that have had an event, and whether their alarm is on."""
     events = _events(connection_of(options.source, settings), settings.written_prefix)
-    rows = [_row(event) for event in sorted(events, key=lambda event: event.time_ms)]
+    events = sorted(events, key=lambda event: event.time_ms)
+    rows = [_row(event) for event in events]
     print(format_table(_HEADER, rows, numbers=(3, 4)) if rows else "No alarm has been on yet.")
+    for event in events:
+        if event.is_on and (alarm := event.alarm) is not None:
+            runbook = f"{settings.runbook_url or 'docs/runbooks.md'}#{alert_of(event.name).lower()}"
+            print(f"\n{alarm_sentence(event.name, alarm, event.unverifiable)}\nRunbook: {runbook}")
     return 0
 
 
@@ -67,15 +72,16 @@ def _series_text(event: EventRecord) -> str:
 
 def _row(event: EventRecord) -> Sequence[str]:
     state = ("acknowledged" if event.event == "acknowledge" else "on") if event.is_on else "off"
-    figures = ["", "", ""]
-    if None not in (event.onset_ms, event.observed, event.expected):
-        since = utc_time((event.onset_ms or 0) / 1000, "%Y-%m-%d %H:%M")
-        figures = [f"{event.observed:.4f}", f"{event.expected:.4f}", since]
+    figures, carried, alarm = ["", "", ""], "", event.alarm
+    if alarm is not None:
+        carried = carried_text(alarm.carried_by)
+        since = utc_time(alarm.onset_ms / 1000, "%Y-%m-%d %H:%M")
+        figures = [f"{alarm.observed:.4f}", f"{alarm.expected:.4f}", since]
     at = utc_time(event.time_ms / 1000, "%Y-%m-%d %H:%M")
-    return [_series_text(event), state, at, *figures, carried_text(event.carried_by)]
+    return [_series_text(event), state, at, *figures, carried]
 
 
-def carried_text(carriers: Iterable[Carrier | CarrierRecord]) -> str:
+def carried_text(carriers: Iterable[Carrier]) -> str:
     """The levels that carry a drop, each with its share of it."""
     named = ((f"{of.segment}=" if of.segment else "", of.level, of.share) for of in carriers)
     return ", ".join(printable(f"{segment}{level} {share:.0%}") for segment, level, share in named)

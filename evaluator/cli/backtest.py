@@ -316,7 +316,7 @@ def _alarm_row(series: str, span: Span) -> list[str]:
     return [
         *(series, _minute(alarm.since_ms), ended, _minute(alarm.onset_ms)),
         *(f"{alarm.observed:.4f}", f"{alarm.expected:.4f}", f"{alarm.se:.4f}"),
-        *(f"{alarm.evidence:.1f}", carried_text(span.on.carried_by)),
+        *(f"{alarm.evidence:.1f}", carried_text(alarm.carried_by)),
     ]
 
 

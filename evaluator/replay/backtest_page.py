@@ -62,7 +62,7 @@ def _series(track: Track) -> dict[str, Any]:
                 "expected": span.on.alarm.expected,
                 "se": span.on.alarm.se,
                 "evidence": span.on.alarm.evidence,
-                "carried_by": [of._asdict() for of in span.on.carried_by],
+                "carried_by": [of._asdict() for of in span.on.alarm.carried_by],
                 "unverifiable": span.on.unverifiable,
             }
             for span in track.spans

@@ -13,7 +13,7 @@ from typing import Any
 
 from evaluator.adapters.http import HttpServer, status_document
 from evaluator.adapters.prometheus import EvaluatorCollector, exposition, registry_of
-from evaluator.core.alarms.series import Alarm
+from evaluator.core.alarms.series import Alarm, Carrier
 from evaluator.core.measures import UNITS_PER_ONE, MeasureSet
 from evaluator.core.measures.exact_sums import add_tally
 from evaluator.core.online.alarm_watch import AlarmsView, AlarmView
@@ -128,7 +128,10 @@ _NAME = SeriesName("ranker", "prod", "served", "ndcg@10", "", "", "own")
 _WATCHED = AlarmView(
     _NAME,
     1.7,
-    Alarm(NOW_MS, NOW_MS - 3_600_000, 6, 0.031, 0.571, 0.602, 0.006, 1.5, 41_210, True),
+    Alarm(
+        *(NOW_MS, NOW_MS - 3_600_000, 6, 0.031, 0.571, 0.602, 0.006, 1.5, 41_210, True),
+        (Carrier("locale", "de", 0.82, 0.24, -0.112),),
+    ),
     (2_900, 2_901),
     "coverage",
     4,

@@ -189,6 +189,8 @@ def test_status_has_every_watched_series() -> None:
     assert (watched["evidence"], watched["unverifiable"]) == (1.7, "coverage")
     assert watched["alarm"]["drop"] == 0.031
     assert watched["alarm"]["acknowledged"] is True
+    carried = {"segment": "locale", "level": "de", "share": 0.82, "queries_share": 0.24}
+    assert watched["alarm"]["carried_by"] == [{**carried, "change": -0.112}]
     week_ms = 7 * 86_400_000
     # weeks begin on Monday: the first one of 1970 on the fifth day
     assert (watched["windows"], watched["reference_from_ms"]) == (4, None)

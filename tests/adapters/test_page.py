@@ -506,8 +506,23 @@ def test_alarms_that_are_on_come_first_and_no_series_hides_the_section(tmp_path:
     assert on.startswith("ranker prod served ndcg@10 ownacknowledged, coverage too1.700.5710.602")
     assert quiet.startswith("ranker prod served ndcg@10 locale de ownno reference until ")
     assert "0.00––" in quiet
+    (acknowledged,) = page.by_id("alarm-list").all("li")
+    assert "ndcg@10 of ranker/prod (served) is 0.5710, expected 0.6020" in acknowledged.text()
+    assert "carried by locale=de (82%, -0.1120)." in acknowledged.text()
+    assert acknowledged.text().endswith("docs/runbooks.md#evaluatorqualityalarm")
     assert "2 more series are not shown" in page.by_id("alarms-note").text()
     assert "hidden" not in page.by_id("alarms-section").attributes
+    (tmp_path / "open").mkdir()
+    (watched, _) = view.alarms.series
+    assert watched.alarm is not None
+    unknown = replace(watched, alarm=watched.alarm._replace(acknowledged=False))
+    views = FixedViews(
+        settled_world(), learned=replace(view, alarms=replace(alarms, series=(unknown,)))
+    )
+    page = visit(views, tmp_path / "open").page
+    (problem,) = (li for li in page.by_id("problem-list").all("li") if "0.6020" in li.text())
+    assert "docs/runbooks.md#evaluatorqualityalarm" in problem.text()
+    assert not page.by_id("alarm-list").all("li")  # its sentence is above
     (tmp_path / "without").mkdir()
     bare = visit(FixedViews(settled_world()), tmp_path / "without").page
     assert "hidden" in bare.by_id("alarms-section").attributes

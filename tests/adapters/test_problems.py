@@ -10,7 +10,7 @@ from evaluator.core.types.tally import GroupedTally
 from evaluator.exposition.limits import LIMITS, limit
 from evaluator.exposition.snapshot import Resources, Snapshot
 from scripts.write_thresholds import TARGET, thresholds
-from tests.adapters.synthetic import NOW_MS, learned, one_task, task_view
+from tests.adapters.synthetic import NOW_MS, FixedViews, learned, one_task, task_view
 from tests.deploy.rules import rules_of, threshold
 
 HOUR_AGO, LONG_AGO = NOW_MS - HOUR_MS, NOW_MS - 2 * HOUR_MS
@@ -189,7 +189,11 @@ def of_alarm(**changes) -> LeaderView:
 def test_an_alarm_is_a_problem_until_it_is_acknowledged(changes, alert):
     (problem,) = problems(one_task({}), leader=of_alarm(**changes))
     assert problem.alert == alert
-    assert "observed 0.571, expected 0.602, evidence 1.7 times the limit" in problem.text
+    leader = of_alarm(**changes)
+    document = FixedViews(learned=leader).status()["leader"]["alarms"]["series"][0]["alarm"]
+    assert (document["alert"], document["summary"]) == (alert, problem.text)
+    assert "is 0.5710, expected 0.6020: lower by 0.0310 (standard error 0.0060)" in problem.text
+    assert problem.text.endswith("The coverage has an alarm too: check it first.")
     assert problems(one_task({}), leader=learned()) == []  # acknowledged
 
 

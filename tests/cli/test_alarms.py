@@ -5,10 +5,11 @@ import time
 
 import pytest
 
+from evaluator.alarm_sentence import alarm_sentence
 from evaluator.cli import alarms, main
-from evaluator.core.alarms.series import Alarm
+from evaluator.core.alarms.series import Alarm, Carrier
 from evaluator.core.online.alarm_watch import SeriesEvent
-from evaluator.core.online.carriers import MIX, Carrier
+from evaluator.core.online.carriers import MIX
 from evaluator.core.online.watched import SeriesName
 from evaluator.wire.alarms.records import AlarmRefused, event_record, read_command, read_commands
 from evaluator.wire.records import OutputRecord
@@ -18,6 +19,7 @@ NAME = SeriesName("gamma", "prod", "served", "ndcg@10", "", "", "own")
 CARRIER = Carrier("locale", "de", 0.7, 0.3, -0.1)
 MIXED = Carrier("", MIX, 0.25, 0.0, -0.01)
 ALARM = Alarm(7_200_000, 3_600_000, 6, 0.031, 0.571, 0.602, 0.006, 1.7, 41_210)
+KNOWN = ALARM._replace(acknowledged=True, carried_by=(CARRIER,))
 
 
 @pytest.fixture
@@ -45,14 +47,17 @@ def test_the_table_has_the_last_event_of_each_series(topics, capsys):
     events = [
         SeriesEvent("on", NAME, 7_200_000, ALARM),
         SeriesEvent("on", german, 8_100_000, ALARM),
-        SeriesEvent("off", NAME, 90_000_000, ALARM, (CARRIER, MIXED)),
-        SeriesEvent("acknowledge", german, 9_000_000, ALARM._replace(acknowledged=True)),
+        SeriesEvent("off", NAME, 90_000_000, ALARM._replace(carried_by=(CARRIER, MIXED))),
+        SeriesEvent("acknowledge", german, 9_000_000, KNOWN, "coverage"),
         SeriesEvent("exclude", NAME._replace(kind="constant"), 95_000_000, None),
     ]
     records += map(event_record, events)
     records.append(OutputRecord(b"other", b"{}"))  # is ignored
     assert main(["alarms", "list", SOURCE]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    table, sentence = capsys.readouterr().out.split("\n\n")
+    text = alarm_sentence(german, KNOWN, "coverage")
+    assert sentence.splitlines() == [text, "Runbook: docs/runbooks.md#evaluatorqualityalarm"]
+    lines = table.splitlines()
     assert [line.split("kind=")[1].split()[:2] for line in lines[1:]] == [
         ["own", "acknowledged"],
         ["own", "off"],

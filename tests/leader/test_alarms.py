@@ -83,7 +83,13 @@ async def test_events_are_those_of_the_watch_with_and_without_learning(learns):
         series = {each.series for each in one.view.alarms.series}
         assert SERVED in series
         assert one.view.is_leader
+        on = [each.alarm for each in one.view.alarms.series if each.alarm]
+    assert any(alarm.carried_by for alarm in on)
     assert events_in(desk) == events()
+    successor = leader(desk, learns=learns)
+    async with desk.working(successor):
+        await until_watched(desk, successor)
+        assert on == [each.alarm for each in successor.view.alarms.series if each.alarm]
     assert [record.key for record in desk.broker.leader.written["alarms"]] == [
         json.dumps(list(SeriesName(**event["series"]))).encode() for event in events()
     ]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from evaluator.adapters.http.status import ahead_warnings, skew_warnings
-from evaluator.core.online.alarm_watch import AlarmView
+from evaluator.alarm_sentence import alarm_sentence, alert_of
 from evaluator.core.online.events import LeaderView
 from evaluator.core.online.watched import COVERAGE
 from evaluator.core.types.records import LOGS
@@ -25,12 +25,6 @@ MAX_PROBLEMS_PER_ALERT: Final = 5
 _UNCOUNTED: Final = ("heartbeat", "left_out")
 _OWN_FIGURES: Final = ("orphan", "late")
 """Reasons of dead letters that are not in the share of dead letters."""
-_ALARMS: Final = {
-    "own": ("EvaluatorQualityAlarm", "is lower than its past weeks explain"),
-    "pair": ("EvaluatorPairAlarm", "is lower than its past weeks explain"),
-    "constant": ("EvaluatorObjectiveAlarm", "is below its objective"),
-    "variants": ("EvaluatorVariantsAlarm", "differs: the first variant is lower in the same hours"),
-}
 
 
 class Problem(NamedTuple):
@@ -131,29 +125,11 @@ def _cut(group: list[Problem]) -> list[Problem]:
 
 def _alarms(leader: LeaderView | None) -> Iterator[Problem]:
     series = () if leader is None else leader.alarms.series
-    on = [view for view in series if view.alarm is not None and not view.alarm.acknowledged]
-    for view in sorted(on, key=lambda each: -each.evidence):
-        yield _alarm(view)
-
-
-def _alarm(view: AlarmView) -> Problem:
-    name = view.series
-    of = f"{name.model or '(unnamed)'}/{name.variant}" + (
-        f", {name.segment}={name.level}" if name.segment else ""
-    )
-    figures = (
-        ""
-        if view.alarm is None
-        else (
-            f": observed {view.alarm.observed:.3f}, expected {view.alarm.expected:.3f}, evidence "
-            f"{view.evidence:.1f} times the limit."
-        )
-    )
-    if name.measure == COVERAGE:
-        what = f"The judged share of {of} is smaller than its past weeks explain"
-        return Problem("EvaluatorCoverageAlarm", "warning", what + figures)
-    alert, what = _ALARMS[name.kind]
-    return Problem(alert, "critical", f"{name.measure} of {of} ({name.ranker}) {what}{figures}")
+    for view in sorted(series, key=lambda each: -each.evidence):
+        if view.alarm is not None and not view.alarm.acknowledged:
+            severity = "warning" if view.series.measure == COVERAGE else "critical"
+            text = alarm_sentence(view.series, view.alarm, view.unverifiable)
+            yield Problem(alert_of(view.series), severity, text)
 
 
 def _inputs(hour: Mapping[Path, int], quarter: Mapping[Path, int]) -> Iterator[Problem]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from evaluator.alarm_sentence import alarm_sentence, alert_of
 from evaluator.core.alarms.ticks import HOUR_MS, first_hour_of
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.online.alarm_watch import AlarmView
@@ -154,6 +155,12 @@ def _leader_document(view: LeaderView) -> dict[str, Any]:
 
 def _series_document(view: AlarmView) -> dict[str, Any]:
     first_ms = [first_hour_of(week) * HOUR_MS for week in view.weeks]
+    alarm = None
+    if view.alarm is not None:
+        carried = [of._asdict() for of in view.alarm.carried_by]
+        summary = alarm_sentence(view.series, view.alarm, view.unverifiable)
+        named = {"carried_by": carried, "alert": alert_of(view.series), "summary": summary}
+        alarm = {**view.alarm._asdict(), **named}
     return {
         **view.series._asdict(),
         "evidence": view.evidence,
@@ -161,7 +168,7 @@ def _series_document(view: AlarmView) -> dict[str, Any]:
         "reference_from_ms": view.reference_from_ms,
         "windows": view.n_windows,
         "unverifiable": view.unverifiable or None,
-        "alarm": None if view.alarm is None else view.alarm._asdict(),
+        "alarm": alarm,
     }
 
 

@@ -525,6 +525,15 @@ function showTasks() {
   });
 }
 
+/** The link to the runbook of an alert, or where it is in the project; nothing without an alert. */
+function runbookOf(alert) {
+  const section = `#${alert.toLowerCase()}`;
+  const url = state.status.settings?.runbook_url;
+  if (!alert) return [];
+  return [url ? make("a", { href: `${url}${section}`, rel: "noreferrer", text: `Runbook: ${alert}` })
+    : make("code", { className: "quiet", text: `docs/runbooks.md${section}` })];
+}
+
 const MAX_ALARM_ROWS = 50;
 const SERIES_LABELS = ["model", "variant", "ranker", "measure", "segment", "level", "kind"];
 
@@ -543,6 +552,11 @@ function showAlarms() {
   const hidden = Math.max(0, sorted.length - MAX_ALARM_ROWS) + alarms.series_left_out;
   const note = `Watched until ${moment(alarms.watched_until_ms)} UTC. Evidence 1 is the limit; a reference needs two weeks.`;
   setText(byId("alarms-note"), hidden ? `${note} ${longCount(hidden)} more series are not shown.` : note);
+  const among = state.status.problems.map((problem) => problem.text);
+  const others = sorted.slice(0, MAX_ALARM_ROWS).filter((each) => each.alarm && !among.includes(each.alarm.summary));
+  showSentences(byId("alarm-list"), others.map((each) => ({
+    tag: alarmState(each), severity: "warning", text: each.alarm.summary, alert: each.alarm.alert,
+  })));
   const figure = (n) => (n === undefined ? "–" : n.toFixed(3));
   const rows = sorted.slice(0, MAX_ALARM_ROWS).map((series) => ({
     key: SERIES_LABELS.map((label) => series[label]).filter(Boolean).join(" "),
@@ -571,19 +585,17 @@ function worstOf(alerts) {
   return found.length ? (found.some((problem) => problem.severity === "critical") ? "critical" : "warning") : "";
 }
 
+/** A list of problems, or of alarms: a tag, a sentence, and the link to the runbook. */
+function showSentences(list, rows) {
+  const create = (row) => make("li", { data: { state: row.severity } }, [
+    make("span", { className: "tag", text: row.tag, data: { state: row.severity } }), make("span", { text: row.text }), ...runbookOf(row.alert)]);
+  reconcile(list, rows.map((row) => ({ key: key(row.alert, row.text), ...row })), create, () => {});
+}
+
 function showProblems() {
-  const { problems, settings } = state.status;
+  const { problems } = state.status;
   byId("problems").hidden = problems.length === 0;
-  const rows = problems.map((problem) => ({ key: key(problem.alert, problem.text), ...problem }));
-  const create = (row) => {
-    const section = `#${row.alert.toLowerCase()}`;
-    const runbook = !row.alert ? []
-      : settings?.runbook_url ? [make("a", { href: `${settings.runbook_url}${section}`, rel: "noreferrer", text: `Runbook: ${row.alert}` })]
-        : [make("code", { className: "quiet", text: `docs/runbooks.md${section}` })];
-    return make("li", { data: { state: row.severity } }, [
-      make("span", { className: "tag", text: row.severity, data: { state: row.severity } }), make("span", { text: row.text }), ...runbook]);
-  };
-  reconcile(byId("problem-list"), rows, create, () => {});
+  showSentences(byId("problem-list"), problems.map((problem) => ({ tag: problem.severity, ...problem })));
 }
 
 function lastCommit(status) {

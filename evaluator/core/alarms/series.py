@@ -40,6 +40,19 @@ _LONGEST_HOURS: Final = WEEK_HOURS + DAY_HOURS
 _STEPS: Final = 1 << 20
 
 
+class Carrier(NamedTuple):
+    """A level that carries a drop: its share of the drop and of the queries, and its change.
+
+    With the segment "" it is EVERYWHERE or MIX.
+    """
+
+    segment: str
+    level: str
+    share: float
+    queries_share: float
+    change: float
+
+
 class Alarm(NamedTuple):
     """A latched alarm, with the figures of the window that began it.
 
@@ -57,6 +70,7 @@ class Alarm(NamedTuple):
     evidence: float
     queries: int
     acknowledged: bool = False
+    carried_by: tuple[Carrier, ...] = ()
 
 
 class AlarmEvent(NamedTuple):
@@ -349,7 +363,11 @@ class AlarmSeries:
             sums.load({int(day): hours for (of, _, day), hours in of_name if of == name})
         self.exclusions = Exclusions(Exclusion(*of) for of in state["excluded"])
         self._moved = _Moved(*state["moved"])
-        self.alarm = None if state["alarm"] is None else Alarm(*state["alarm"])
+        self.alarm = None
+        if state["alarm"] is not None:
+            alarm = Alarm(*state["alarm"])
+            carried_by = tuple(Carrier(*of) for of in alarm.carried_by)
+            self.alarm = alarm._replace(carried_by=carried_by)
         reference = state["reference"]
         self.reference = None if reference is None else Reference.load(reference)
         self.looks = [Look(*look) for look in state["looks"]]

@@ -13,7 +13,7 @@ from evaluator.core.alarms.series import Alarm, AlarmSeries, EventName, NothingT
 from evaluator.core.alarms.sums import KEPT_HOURS, HourlySums, UnitSums
 from evaluator.core.alarms.ticks import HOUR_MS, TICK_MS
 from evaluator.core.alarms.variants import OTHER, VariantsSeries
-from evaluator.core.online.carriers import Carrier, carried_by
+from evaluator.core.online.carriers import carried_by
 from evaluator.core.online.ordered_merge import TaskProgress
 from evaluator.core.online.tick_merge import TickMerge
 from evaluator.core.online.watched import COVERAGE, AlarmCommand, SeriesName, WatchRules
@@ -33,7 +33,6 @@ class SeriesEvent(NamedTuple):
     series: SeriesName
     time_ms: int
     alarm: Alarm | None
-    carried_by: tuple[Carrier, ...] = ()
     unverifiable: str = ""
 
 
@@ -232,11 +231,12 @@ class AlarmWatch:
         changed = [(name, series.tick(end_ms)) for name, series in self.series.items()]
         for name, event in changed:  # once all series have closed the tick
             if event is not None:
-                carried = tuple[Carrier, ...]()
-                if event.name == "on" and event.alarm is not None:
-                    carried = carried_by(name, event.alarm, self.series, self._rules)
-                event_of = SeriesEvent(event.name, name, end_ms, event.alarm, carried)
-                events.append(event_of._replace(unverifiable=self._unverifiable(name)))
+                alarm = event.alarm
+                if event.name == "on" and alarm is not None:
+                    carried = carried_by(name, alarm, self.series, self._rules)
+                    alarm = self.series[name].alarm = alarm._replace(carried_by=carried)
+                unverifiable = self._unverifiable(name)
+                events.append(SeriesEvent(event.name, name, end_ms, alarm, unverifiable))
         if self._begun:  # commands of this tick are for them too
             self._insert(self._begun)
             self._begun = {}

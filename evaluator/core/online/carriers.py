@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from math import fsum
-from typing import Final, NamedTuple
+from typing import Final
 
 from evaluator.core.alarms.look import Hour, hours_beside
-from evaluator.core.alarms.series import Alarm, AlarmSeries
+from evaluator.core.alarms.series import Alarm, AlarmSeries, Carrier
 from evaluator.core.alarms.ticks import hour_before
 from evaluator.core.online.watched import SeriesName, WatchRules
 
@@ -16,19 +16,6 @@ _WHOLE: Final = 0.99
 EVERYWHERE: Final = "everywhere"
 MIX: Final = "change of mix"
 """Carriers that are no level, with the segment "": all levels alike, and their changed shares."""
-
-
-class Carrier(NamedTuple):
-    """A level that carries a drop: its share of the drop and of the queries, and its change.
-
-    With the segment "" it is EVERYWHERE or MIX.
-    """
-
-    segment: str
-    level: str
-    share: float
-    queries_share: float
-    change: float
 
 
 def carriers_of(segments: Sequence[Sequence[Carrier]], change: float) -> tuple[Carrier, ...]:

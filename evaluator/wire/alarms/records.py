@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from evaluator.core.alarms.series import Alarm, Carrier
 from evaluator.core.online.alarm_watch import SeriesEvent
 from evaluator.core.online.watched import AlarmCommand, SeriesName
 from evaluator.wire.canonical import encode_document
@@ -42,7 +43,8 @@ def event_record(event: SeriesEvent) -> OutputRecord:
     }
     for name in ("drop", "observed", "expected", "se", "evidence", "queries"):
         document[name] = None if alarm is None else getattr(alarm, name)
-    document["carried_by"] = [carrier._asdict() for carrier in event.carried_by]
+    carried = () if alarm is None else alarm.carried_by
+    document["carried_by"] = [carrier._asdict() for carrier in carried]
     if event.unverifiable:
         document["unverifiable"] = event.unverifiable
     return OutputRecord(series_key(event.series), encode_document(document))
@@ -58,25 +60,33 @@ class _Command(msgspec.Struct):
     applied_ms: Count = 0
 
 
-class CarrierRecord(msgspec.Struct):
-    """A carrier of a drop."""
+class _Carrier(msgspec.Struct):
+    """The members of a `Carrier`."""
 
     segment: str
     level: str
     share: float
+    queries_share: float = 0.0
+    change: float = 0.0
 
 
 class EventRecord(msgspec.Struct):
-    """Members of an event that a table shows."""
+    """Members of an event that `alarms list` shows."""
 
     event: str
     series: dict[str, str]
     time_ms: _Time
     onset_ms: _Time | None = None
+    since_ms: _Time | None = None
+    window_hours: Count | None = None
     drop: float | None = None
     observed: float | None = None
     expected: float | None = None
-    carried_by: list[CarrierRecord] = []
+    se: float | None = None
+    evidence: float | None = None
+    queries: Count | None = None
+    carried_by: list[_Carrier] = []
+    unverifiable: str = ""
 
     @property
     def is_on(self) -> bool:
@@ -84,6 +94,19 @@ class EventRecord(msgspec.Struct):
         return self.event in {"on", "acknowledge"} or (
             self.event == "exclude" and self.drop is not None
         )
+
+    @property
+    def name(self) -> SeriesName:
+        """The series; labels that are missing are empty."""
+        labels: dict[str, Any] = {each: self.series.get(each, "") for each in SeriesName._fields}
+        return SeriesName(**labels)
+
+    @property
+    def alarm(self) -> Alarm | None:
+        """The alarm with its figures; None without one."""
+        read = {name: getattr(self, name) for name in Alarm._fields if hasattr(self, name)}
+        carried = tuple(Carrier(*msgspec.structs.astuple(of)) for of in self.carried_by)
+        return None if None in read.values() else Alarm(**{**read, "carried_by": carried})
 
 
 read_event: Final[Reader[EventRecord]] = Reader(

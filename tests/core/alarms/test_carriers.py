@@ -2,7 +2,8 @@
 
 import pytest
 
-from evaluator.core.online.carriers import EVERYWHERE, MIX, Carrier, carriers_of
+from evaluator.core.alarms.series import Carrier
+from evaluator.core.online.carriers import EVERYWHERE, MIX, carriers_of
 
 CHANGE = -0.04
 

@@ -68,19 +68,19 @@ def test_a_drop_in_one_level_is_found_where_it_is(whole):
     assert set(whole.series) == {*begun, FRENCH, SHARE}
     event = begun[SERVED]
     assert event.alarm.onset_ms == START_MS + DROP_HOUR * HOUR_MS
-    [german] = event.carried_by
+    [german] = event.alarm.carried_by
     assert german[:2] == ("locale", "de")
     assert german.share > 0.8
     assert german.change == pytest.approx(-0.3, abs=0.05)
-    assert begun[GERMAN].carried_by == ()
+    assert begun[GERMAN].alarm.carried_by == ()
 
 
 def test_a_pair_names_the_levels_of_its_rankers_if_both_are_watched(world, whole):
     begun = {event.series: event for event in whole.events if event.name == "on"}
-    assert begun[PAIR].carried_by == ()  # bm25 has no series
+    assert begun[PAIR].alarm.carried_by == ()  # bm25 has no series
     both = replace(RULES, rankers=("served", "bm25"), objectives=())
     events = watched(batches(world, 0), both).events
-    [german] = next(e for e in events if (e.name, e.series) == ("on", PAIR)).carried_by
+    [german] = next(e for e in events if (e.name, e.series) == ("on", PAIR)).alarm.carried_by
     assert german[:2] == ("locale", "de")
     assert german.change == pytest.approx(-0.3, abs=0.02)  # the noise is that of both rankers
     some = [
@@ -90,7 +90,7 @@ def test_a_pair_names_the_levels_of_its_rankers_if_both_are_watched(world, whole
         for number, query in enumerate(world)
     ]
     events = watched(batches(some, 0), both).events
-    assert next(e for e in events if (e.name, e.series) == ("on", PAIR)).carried_by == ()
+    assert next(e for e in events if (e.name, e.series) == ("on", PAIR)).alarm.carried_by == ()
 
 
 def test_two_variants_name_the_levels_that_differ_in_the_same_hours():
@@ -110,14 +110,14 @@ def test_two_variants_name_the_levels_that_differ_in_the_same_hours():
     rules = replace(RULES, pairs=(), objectives=(), variants=(("canary", "prod"),))
     events = watched(batches(queries, 0), rules).events
     [on] = [event for event in events if event.series.kind == "variants"]
-    [german] = on.carried_by
+    [german] = on.alarm.carried_by
     assert german[:2] == ("locale", "de")
     n_worse = (on.time_ms - START_MS) / HOUR_MS - 40
     share = min(1, n_worse / on.alarm.window_hours)
     assert german.change == pytest.approx(-0.2 * share, abs=0.04)
     without = replace(rules, alarms=AlarmRules(max_series=2))  # no series of levels
     events = watched(batches(queries, 0), without).events
-    assert all(event.carried_by == () for event in events)
+    assert all(event.alarm.carried_by == () for event in events)
 
 
 def test_events_are_in_the_order_of_time_and_series(whole):
