@@ -173,6 +173,8 @@ class Worker:
         if not self._started:
             await self._source.start()
             await self._sink.start()
+            if self._until_end:
+                await self._ownership.origins.note_start()
             self._started = True
             log.info("worker_started", fingerprint=self._fingerprint)
         if self._source.revoking:

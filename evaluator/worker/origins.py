@@ -5,7 +5,7 @@ records.
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import structlog
@@ -41,6 +41,7 @@ class Origins:
         self._topic_names = topic_names
         self._fingerprint = fingerprint
         self._first_ends: Mapping[Partition, int] = {}
+        self._first_committed: Mapping[Partition, Committed] = {}
         self._checked_at = 0.0
         self.topic_ids: dict[Log, str] = {}
         self.begins: Mapping[Partition, int] = {}
@@ -102,22 +103,43 @@ class Origins:
             if each[1] not in mismatches
         }
 
-    async def finished(self, n_tasks: int, committed: Mapping[Partition, Committed]) -> set[int]:
-        """The tasks that the group has committed up to the ends at the first call.
+    async def note_start(self) -> None:
+        """Notes the ends, and what the group has committed, before the first assignment."""
+        n_tasks = (await self._source.place()).partitions
+        every = [(name, number) for number in range(n_tasks) for name in LOGS]
+        self._first_ends = await self._source.end(every)
+        found = await self._source.committed(every)
+        self._first_committed = {
+            each: Committed(commit.offset, commit_note(commit.metadata).fingerprint)
+            for each, commit in found.items()
+        }
+
+    def finished(
+        self, committed: Mapping[Partition, Committed], taken: Collection[int] | None
+    ) -> set[int]:
+        """The tasks that the group has committed up to the first ends, but those *taken* before.
 
         With `--until-end` they are not taken over from a member that has left: without its stores
-        the inputs would be read again.
+        the inputs would be read again. The first assignment, without any *taken*, may be late:
+        then they are the tasks that others have finished since the start.
         """
-        if not self._first_ends:
-            every = [(name, number) for number in range(n_tasks) for name in LOGS]
-            self._first_ends = await self._source.end(every)
-        at_end = {
-            partition
-            for partition, commit in committed.items()
-            if commit.metadata == self._fingerprint
-            and commit.offset >= self._first_ends.get(partition, UNKNOWN_END)
+
+        def is_at_end(partition: Partition) -> bool:
+            commit = committed.get(partition, Committed(-1, ""))
+            return commit.metadata == self._fingerprint and commit.offset >= self._first_ends.get(
+                partition, UNKNOWN_END
+            )
+
+        first = self._first_committed
+        return {
+            number
+            for number in {number for _, number in committed}.difference(taken or ())
+            if all(is_at_end((name, number)) for name in LOGS)
+            and (
+                taken is not None
+                or any(committed[name, number] != first.get((name, number)) for name in LOGS)
+            )
         }
-        return {n for n in range(n_tasks) if at_end.issuperset((name, n) for name in LOGS)}
 
     async def mismatches(self, states: Mapping[int, ReadState]) -> dict[int, str]:
         """Reasons, by task, of states that were read from other logs.

@@ -111,8 +111,7 @@ class Ownership:
         committed = await self.origins.committed(partitions)
         self.place = await self._source.place()
         if self.until_end:
-            finished = await self.origins.finished(self.place.partitions, committed)
-            finished = set() if self._taken is None else finished.difference(self._taken)
+            finished = self.origins.finished(committed, self._taken)
             numbers = [number for number in numbers if number not in finished]
         kept = {
             number

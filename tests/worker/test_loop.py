@@ -107,6 +107,69 @@ async def test_a_task_that_another_has_finished_is_not_taken_until_the_end(finge
     assert house.committed() == house.ends()
 
 
+class LateSource(MemorySource):
+    """Has no assignment until `assigned` is set, though the group has given it tasks."""
+
+    def __init__(self, broker):
+        super().__init__(broker, group_id=GROUP)
+        self.assigned = asyncio.Event()
+
+    @property
+    def assignment(self):
+        return super().assignment if self.assigned.is_set() else None
+
+
+async def test_a_worker_whose_first_assignment_is_late_reads_only_what_nobody_has_finished():
+    house = House()
+    house.append({task: traffic(task, n_queries=20) for task in (0, 1)})
+    source = LateSource(house.broker)
+    late, first = house.worker(source), house.worker()
+    running = asyncio.create_task(late.run(until_end=True))
+    await eventually(lambda: late._started)
+    await finished(first.run(until_end=True))
+    done = [view.task for view in first.snapshot]
+    assert len(done) == 1
+    source.assigned.set()
+    await finished(running)
+    assert [view.task for view in late.snapshot] == [task for task in (0, 1) if task not in done]
+    assert house.committed() == house.ends()
+    house.truth().check_outputs(house.outputs(), once=True)
+    assert first._n_read + late._n_read == sum(house.ends().values())
+
+
+class JoiningSource(MemorySource):
+    """Joins the group when `joins` is set."""
+
+    def __init__(self, broker):
+        super().__init__(broker, group_id=GROUP)
+        self.joins = asyncio.Event()
+
+    async def start(self):
+        self._counts = dict(self._broker.partitions)
+
+    async def poll(self, partitions, **how):
+        if self.joins.is_set():
+            await super().start()
+        return await super().poll(partitions, **how)
+
+
+async def test_a_worker_that_gets_its_first_tasks_when_all_are_finished_ends_without_reading():
+    house = House()
+    house.append({task: traffic(task, n_queries=20) for task in (0, 1)})
+    source = JoiningSource(house.broker)
+    late, first = house.worker(source), house.worker()
+    running = asyncio.create_task(late.run(until_end=True))
+    await eventually(lambda: late._started)
+    await finished(first.run(until_end=True))
+    assert house.committed() == house.ends()
+    source.joins.set()
+    await finished(running)
+    assert source.assignment.tasks == {0, 1}
+    assert (late._n_read, list(late.snapshot)) == (0, [])
+    again = await house.until_end()  # finished before its start: its totals are rebuilt
+    assert totals(house.settings, again) == house.truth().totals
+
+
 @pytest.mark.slow
 async def test_what_comes_later_is_read_and_counted(monkeypatch):
     monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.1)
