@@ -457,6 +457,7 @@ OTHERWISE = {
     "wire/reading": "the reader itself",
     "wire/messages/strict": "messages, in the table",
     "wire/outputs/sizes": "outputs that this process has just written",
+    "wire/outputs/watched_decoder": "names of compiled columns, in test_watched_decoder.py",
     "mapping/schemas": "answers of a known type, in a file of a replay",
     "mapping/avro": "a schema of a bounded depth; any error refuses it",
     "adapters/registry": "any error is that of the registry",
