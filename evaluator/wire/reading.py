@@ -7,9 +7,7 @@ from contextlib import contextmanager
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
 import msgspec
-import numpy as np
 
-from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.types.candidates import CandidateKind
 
 T = TypeVar("T")
@@ -81,8 +79,7 @@ class Reader(Generic[T]):
         *,
         max_bytes: int = MAX_DOCUMENT_BYTES,
     ) -> None:
-        decoder = msgspec.json.Decoder(kind)
-        self._decode, self._decode_lines = decoder.decode, decoder.decode_lines
+        self._decode = msgspec.json.Decoder(kind).decode
         self._refused = refused
         self._before = f"{what}: " if what else ""
         self._max_bytes = max_bytes
@@ -98,29 +95,6 @@ class Reader(Generic[T]):
         except UNREADABLE as error:
             raise self._refused(f"{self._before}{error}") from None
         return document
-
-    def together(self, values: ByteStrings) -> list[T] | None:
-        """Many documents in less time; None if they have to be read one by one."""
-        values = values.compact()
-        text, ends = np.array(memoryview(values.buffer)), values.starts + values.sizes
-        n_nul = np.count_nonzero(text == 0)
-        if n_nul != len(values) or b"\n" in values.buffer or (values.sizes < 2).any():
-            return None
-        if (text[values.starts] != ord("{")).any() or (text[ends - 1] != ord("}")).any():
-            return None  # part of a document, or of two
-        opened = np.flatnonzero((text & 0xDF) == ord("["))  # and those of objects
-        n_before = np.searchsorted(opened, np.append(values.starts, len(text)))
-        for row in np.flatnonzero(np.diff(n_before) > MAX_NESTING).tolist():
-            if too_deep(values[row] or b""):
-                return None
-        if values.sizes.max(initial=0) > self._max_bytes:
-            return None
-        text[ends] = ord("\n")
-        try:
-            documents: list[T] = self._decode_lines(text.data)
-        except UNREADABLE:
-            return None
-        return documents if len(documents) == len(values) else None
 
 
 def too_deep(text: bytes) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from itertools import groupby, repeat
+from itertools import groupby
 from math import nan
 from operator import attrgetter
 from typing import Annotated, Any, Final
@@ -211,16 +211,13 @@ class WatchedReader:
         self, values: ByteStrings, offsets: IntArray, task: int | None, refused: list[Refused]
     ) -> tuple[WatchedQueries, Marks] | None:
         """The same as the compiled part; None without records. Adds to *refused*."""
-        records = self._read.together(values)
-        if records is None or any(map(_reason, records, repeat(task))):
-            records, kept = [], []
-            for value, offset in zip(values, offsets.tolist(), strict=True):
-                try:
-                    records.append(self._one(value or b"", task))
-                    kept.append(offset)
-                except SettledUnreadable as error:
-                    refused.append((offset, error))
-            offsets = np.array(kept, np.int64)
+        records, kept = list[Any](), list[int]()
+        for value, offset in zip(values, offsets.tolist(), strict=True):
+            try:
+                records.append(self._one(value or b"", task))
+                kept.append(offset)
+            except SettledUnreadable as error:
+                refused.append((offset, error))
         if not records:
             return None
         given = np.array([list(map(of, records)) for of in self._values_of])
@@ -229,7 +226,7 @@ class WatchedReader:
         marks = [
             (row, of.watermark_ms) for row, of in enumerate(records) if of.watermark_ms is not None
         ]
-        return WatchedQueries.of(records, offsets, *columns), marks
+        return WatchedQueries.of(records, np.array(kept), *columns), marks
 
     def _one(self, value: bytes, task: int | None) -> Any:
         record = self._read(value)
