@@ -23,17 +23,17 @@ MAX_RECORDS = 5_000
 
 
 def _consumer(arguments: argparse.Namespace, **more: Any) -> AIOKafkaConsumer:
-    """A consumer with the fetch settings of the evaluator's own."""
-    fetching = {
-        "fetch_max_bytes": kafka_source.FETCH_BYTES,
-        "max_partition_fetch_bytes": kafka_source.PARTITION_FETCH_BYTES,
-    }
+    """A consumer with the fetch settings of the evaluator's own, but 4 MiB of a partition.
+
+    With the 12 MiB of the evaluator it takes a sixth more CPU time.
+    """
     return AIOKafkaConsumer(
         f"{arguments.prefix}rankings",
         f"{arguments.prefix}judgments",
         bootstrap_servers=arguments.bootstrap,
         group_id=arguments.group,
-        **{**CONSUMER_SETTINGS, "auto_offset_reset": "earliest", **fetching, **more},
+        fetch_max_bytes=kafka_source.FETCH_BYTES,
+        **{**CONSUMER_SETTINGS, "auto_offset_reset": "earliest", **more},
     )
 
 
