@@ -6,7 +6,9 @@ import inspect
 import random
 import ssl
 import struct
+import weakref
 
+import numpy as np
 import pytest
 from aiokafka import conn
 from aiokafka.consumer import fetcher
@@ -63,6 +65,27 @@ async def test_parts_of_any_size_are_read_whole_and_in_order_from_chunks_of_any_
     assert b"".join(map(bytes, parts)) == data
     long = [size >= MIN_FRAME_BYTES for size in sizes]
     assert [isinstance(part, memoryview) for part in parts] == long
+
+
+async def test_a_frame_that_was_read_is_freed_whatever_comes_next():
+    received = Received()
+    reading = asyncio.ensure_future(received.reader.readexactly(MIN_FRAME_BYTES))
+    await asyncio.sleep(0)
+    received.receive(bytes(MIN_FRAME_BYTES), MIN_FRAME_BYTES)
+    frame = weakref.ref((await finished(reading)).obj)
+    del reading
+    await asyncio.sleep(0)  # the loop has the task until its next turn
+    assert frame() is None
+
+
+@pytest.mark.parametrize(("n_bytes", "is_kept"), [(8 << 10, False), (96 << 10, True)])
+def test_a_short_part_of_a_frame_does_not_keep_it(n_bytes, is_kept):
+    frame = np.zeros(512 << 10, np.uint8)
+    part = frames._Stream(frame.data).read(n_bytes)
+    kept, size = weakref.ref(frame), len(part)
+    del frame
+    assert size == n_bytes
+    assert (kept() is not None) is is_kept
 
 
 async def test_a_size_beyond_the_limit_takes_no_memory_before_its_bytes_come():

@@ -49,7 +49,7 @@ class FrameProtocol(conn.AIOKafkaProtocol, asyncio.BufferedProtocol):  # type: i
             self._n_unread += n_bytes
             self.data_received(bytes(self._chunk[:n_bytes]))
             return
-        self._rest = self._rest[n_bytes:]
+        self._rest = self._rest[n_bytes:] or self._chunk[:0]  # an empty view would keep the frame
         if not self._rest and not self._received.done():
             self._received.set_result(None)
 
@@ -79,7 +79,7 @@ class FrameProtocol(conn.AIOKafkaProtocol, asyncio.BufferedProtocol):  # type: i
         n_unread = min(self._n_unread, n_bytes)
         frame[:n_unread] = await self._read_short(n_unread)  # without a wait
         self._n_unread -= n_unread
-        self._rest = frame[n_unread:]
+        self._rest = frame[n_unread:] or self._chunk[:0]
         if self._rest:
             self._received = asyncio.get_running_loop().create_future()
             await self._received
@@ -95,7 +95,7 @@ class _Stream:
     def read(self, n_bytes: int) -> bytes | Frame:
         part = self._frame[self._at : self._at + n_bytes]
         self._at += len(part)
-        return part if n_bytes >= _VIEW_BYTES else bytes(part)
+        return part if n_bytes >= max(_VIEW_BYTES, len(self._frame) >> 3) else bytes(part)
 
 
 class FrameConnection(conn.AIOKafkaConnection):  # type: ignore[misc] # untyped in the library
