@@ -110,11 +110,23 @@ async def test_a_member_that_is_fenced_by_no_other_process_joins_again(holder):
     assert member.n_fenced == 0
 
 
-async def test_a_member_that_cannot_see_the_others_is_fenced_by_the_code_alone():
-    member = Member(heartbeat=82, holder="given", versions=VERSIONS | {DESCRIBE: (0, 3)})
+@pytest.mark.parametrize(("version", "code"), [(3, 0), (5, 30)])
+async def test_a_member_that_cannot_see_the_others_is_fenced_by_the_code_alone(version, code):
+    member = Member(heartbeat=82, holder="given", versions=VERSIONS | {DESCRIBE: (0, version)})
+    member.groups[0] = (code, *member.groups[0][1:])
     await member.coordinator._send_req(member.join_request())
     await member.beat()
     assert member.n_fenced == 1
+
+
+async def test_a_fenced_member_stays_fenced_when_the_later_one_leaves():
+    member = Member(heartbeat=82, join=25)
+    await member.beat()
+    member.groups[0][5].pop(1)
+    await member.beat()
+    assert member.n_fenced == 1
+    assert await member.join() is None
+    assert JOIN not in member.kinds
 
 
 @pytest.mark.parametrize(

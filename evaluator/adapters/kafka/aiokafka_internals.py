@@ -236,8 +236,8 @@ def call_when_fenced(
         if is_refused and member_id and member_id == coordinator.member_id:
             code = (await send(heartbeat)).error_code
         if code == _FENCED_INSTANCE_ID:
-            is_fenced = await _has_member(send, coordinator.group_id, instance_id, member_ids)
-            if is_fenced:
+            if await _has_member(send, coordinator.group_id, instance_id, member_ids):
+                is_fenced = True
                 fenced()
             elif not is_refused:
                 response.error_code = _UNKNOWN_MEMBER_ID
@@ -253,10 +253,10 @@ async def _has_member(
     """Whether a group has a member with an instance id whose member id is none of its *own*."""
     try:
         response = await send(MembersRequest(group_id))
-    except NotImplementedError:  # the broker does not support the version
-        return True
-    [(code, *_, members, _operations)] = response.groups
-    raise_for(code)
+        [(code, *_, members, _operations)] = response.groups
+        raise_for(code)
+    except (NotImplementedError, kafka_errors.GroupAuthorizationFailedError):
+        return True  # the broker does not support the version, or the login may not see members
     return any(name == instance_id and each not in own for each, name, *_ in members)
 
 
