@@ -25,13 +25,14 @@ enum { MAX_ELEMENTS = 100000 };
 static const byte *read_value(const byte *at, const byte *end, int64_t wire, uint64_t *bits,
                               const byte **text)
 {
+    const byte *begun = at;
     *bits = wire == FIXED_64 ? 8 : 4;
     if (wire == VARINT || wire == SIZED)
         at = read_bits(at, end, bits);
     if (!at || wire == VARINT)
         return at;
     *text = at;
-    bool is_odd = wire != FIXED_64 && wire != SIZED && wire != FIXED_32;
+    bool is_odd = wire == SIZED ? at - begun > 5 : wire != FIXED_64 && wire != FIXED_32;
     return is_odd || *bits > (uint64_t)(end - at) ? NULL : at + *bits;
 }
 
