@@ -99,6 +99,16 @@ def test_what_the_compiled_part_leaves_is_read_or_refused_as_by_the_reference_pa
     assert not is_compiled or odd.count(b'"task":4')
 
 
+def test_values_that_are_not_watched_are_not_checked():
+    """Of a measure that is watched of another ranker."""
+    reader = WatchedReader(WATCHED, [("served", "top1"), ("bm25", "mrr")])
+    for value in (b"null", b'"1"', b"1e7", b"{}"):
+        odd = QUERY.replace(b'"served":{', b'"served":{"mrr":%s,' % value, 1)
+        (parts, refused), is_compiled = both_ways(reader, [odd])
+        assert is_compiled
+        assert (len(parts), refused) == (1, [])
+
+
 def test_more_columns_than_it_has_bits_for_are_read_by_the_reference_path():
     columns = [(f"r{n}", "top1") for n in range(33)]  # each with two spellings
     both, is_compiled = both_ways(WatchedReader(WATCHED, columns), VALUES)

@@ -158,19 +158,17 @@ class WatchedReader:
     """
 
     def __init__(self, watched: Mapping[str, str], columns: Sequence[tuple[str, str]]) -> None:
-        members: list[Any] = [
-            (f"v{n}", _Value, msgspec.field(name=name, default=nan))
-            for n, name in enumerate(watched)
-        ]
-        of_ranker: Any = msgspec.defstruct("_Values", members)
         rankers = {ranker: f"r{n}" for n, ranker in enumerate(dict(columns))}
-        values: Any = msgspec.defstruct(
-            "_Rankers",
-            [
-                (name, of_ranker, msgspec.field(name=ranker, default_factory=of_ranker))
-                for ranker, name in rankers.items()
-            ],
-        )
+        fields = list[Any]()
+        for ranker, name in rankers.items():
+            members: list[Any] = [
+                (f"v{n}", _Value, msgspec.field(name=spelling, default=nan))
+                for n, (spelling, of) in enumerate(watched.items())
+                if (ranker, of) in columns
+            ]
+            of_ranker: Any = msgspec.defstruct("_Values", members)
+            fields.append((name, of_ranker, msgspec.field(name=ranker, default_factory=of_ranker)))
+        values: Any = msgspec.defstruct("_Rankers", fields)
         member: Any = ("values", values, msgspec.field(default_factory=values))
         kind: Any = msgspec.defstruct("_Watched", [member], bases=(_Query,))
         self._read = Reader[Any](kind, SettledUnreadable, _CANNOT, max_bytes=MAX_SETTLED_BYTES)
