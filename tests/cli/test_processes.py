@@ -133,7 +133,7 @@ def test_an_input_that_cannot_be_read_leaves_nothing(tmp_path, capsys):
     logs = write_logs(tmp_path / "logs")
     (logs / "rankings-2.ndjson").rename(logs / "rankings-2.ndjson.gz")
     assert replay(logs, tmp_path / "out", "--processes", "2") == 3
-    assert "rankings-2.ndjson.gz is damaged" in capsys.readouterr().err
+    assert "rankings-2.ndjson.gz is not compressed" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

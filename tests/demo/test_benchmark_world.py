@@ -130,10 +130,12 @@ async def test_naive_totals_equal_a_batch_over_both_logs(world):
 @pytest.mark.slow(alone=False)
 def test_the_leader_of_the_benchmark_reads_and_takes_what_the_worker_has_settled(world):
     reading = list(in_reading_order(world.rankings, world.judgments, 50))
-    _, nothing = beside.worker(reading, learns=False)
+    _, plain = beside.worker(reading, learns=False)
     _, settled = beside.worker(reading, learns=True)
     queries = [decode_settled(value, MeasureSet.parse(MEASURES)) for value in settled]
-    assert nothing == []
+    assert len(plain) == len(settled)
+    assert not any(b'"features"' in value for value in plain)
+    assert beside.watching(plain) > 0
     assert [query.n for query in queries] == list(range(len(settled)))
     assert {query.features.shape for query in queries} == {(USUAL.candidates, 4)}
     assert [place_of(value) for value in settled] == [query.place for query in queries]

@@ -77,7 +77,8 @@ class HashedNgrams:
 
     An n-gram is 3, 4 or 5 characters of one word with a blank on both sides, case folded; words
     are runs of letters and digits. Every entry is a whole number, so sums of them are the same on
-    every machine.
+    every machine. N-grams of one entry can cancel: a few texts of two letters have the vector of an
+    empty text.
 
     >>> HashedNgrams().embed(["Book a flight!", "book A flight", "-"]).any(axis=1)
     array([ True,  True, False])
