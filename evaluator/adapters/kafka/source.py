@@ -47,9 +47,7 @@ from evaluator.ports import (
 )
 from evaluator.wire.records import CHECKPOINTS, Records
 
-FETCH_BYTES: Final = 48 * 1024 * 1024
-PARTITION_FETCH_BYTES: Final = 12 * 1024 * 1024
-"""A batch ends with the fetch of its partition, so a fetch has room for some whole batches."""
+FETCH_BYTES: Final = 32 * 1024 * 1024
 MIN_FETCH_BYTES: Final = 1024 * 1024
 """The broker waits for so many bytes, at most `fetch_max_wait_ms`: larger batches cost less."""
 PROBE_KEY: Final = b"clock"
@@ -110,7 +108,6 @@ class KafkaSource(PartitionReader):
             partition_assignment_strategy=(self._assignor,),
             max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
             fetch_max_bytes=FETCH_BYTES,
-            max_partition_fetch_bytes=PARTITION_FETCH_BYTES,
             fetch_min_bytes=MIN_FETCH_BYTES,
         )
         if self._group.group_instance_id is not None:
