@@ -119,14 +119,20 @@ class LateSource(MemorySource):
         return super().assignment if self.assigned.is_set() else None
 
 
-async def test_a_worker_whose_first_assignment_is_late_reads_only_what_nobody_has_finished():
-    house = House()
+async def started_late(house, source):
+    """A worker that waits for its tasks, its run, and another one that has ended meanwhile."""
     house.append({task: traffic(task, n_queries=20) for task in (0, 1)})
-    source = LateSource(house.broker)
     late, first = house.worker(source), house.worker()
     running = asyncio.create_task(late.run(until_end=True))
     await eventually(lambda: late._started)
     await finished(first.run(until_end=True))
+    return late, running, first
+
+
+async def test_a_worker_whose_first_assignment_is_late_reads_only_what_nobody_has_finished():
+    house = House()
+    source = LateSource(house.broker)
+    late, running, first = await started_late(house, source)
     done = [view.task for view in first.snapshot]
     assert len(done) == 1
     source.assigned.set()
@@ -155,12 +161,8 @@ class JoiningSource(MemorySource):
 
 async def test_a_worker_that_gets_its_first_tasks_when_all_are_finished_ends_without_reading():
     house = House()
-    house.append({task: traffic(task, n_queries=20) for task in (0, 1)})
     source = JoiningSource(house.broker)
-    late, first = house.worker(source), house.worker()
-    running = asyncio.create_task(late.run(until_end=True))
-    await eventually(lambda: late._started)
-    await finished(first.run(until_end=True))
+    late, running, _ = await started_late(house, source)
     assert house.committed() == house.ends()
     source.joins.set()
     await finished(running)

@@ -19,7 +19,7 @@ MAX_UNPACKED_BYTES: Final = 64 << 20
 """Limit of the records of a compressed batch."""
 AT_END, AT_COMPRESSED, AT_ODD, AT_CUT = range(4)
 CHECK_CRC, LEAVE_TRANSACTIONS, IS_CUT, IS_FOREIGN, IS_WHOLE = 1, 2, 4, 8, 16
-_REUSED_BYTES: Final = 16 << 20
+_REUSED_BYTES: Final = 8 << 20
 _HEADER: Final = 61
 _MIN_RECORD_BYTES: Final = 7
 _CODECS: Final[dict[int, Any]] = {1: cramjam.gzip, 3: cramjam.lz4, 4: cramjam.zstd}
