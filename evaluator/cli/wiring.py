@@ -36,7 +36,7 @@ from evaluator.exposition.label_limits import (
 from evaluator.ports import Partition, Prepare
 
 if TYPE_CHECKING:
-    from evaluator.adapters.registry import SchemaRegistry
+    from evaluator.adapters.registry.client import SchemaRegistry
     from evaluator.mapping.document import MappingDocument
     from evaluator.mapping.latest import Comparison
     from evaluator.mapping.schemas import Schemas
@@ -127,7 +127,7 @@ def schema_registry_of(settings: Settings) -> "SchemaRegistry | None":
     mapping = mapping_of(settings)
     if mapping is None or mapping.registry is None:
         return None
-    from evaluator.adapters.registry import SchemaRegistry  # noqa: PLC0415 - few commands map
+    from evaluator.adapters.registry.client import SchemaRegistry  # noqa: PLC0415 - few commands map
 
     return SchemaRegistry(
         mapping.registry,

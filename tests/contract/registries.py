@@ -5,7 +5,10 @@ A fixture has `url`, and `register(subject, schema, kind, references)`, which gi
 
 import json
 
-from evaluator.adapters.registry import SchemaRegistry
+import pytest
+
+from evaluator.adapters.registry.client import SchemaRegistry
+from evaluator.mapping.protobuf import types_in_answer
 
 ITEM = '{"type":"record","name":"Item","namespace":"shop","fields":[{"name":"sku","type":"long"}]}'
 LIST = (
@@ -53,3 +56,21 @@ class RegistryContract:
         text = '{"$schema":"http://json-schema.org/draft-07/schema#","type":"object"}'
         number = registry.register("json", text, "JSON")
         assert (await SchemaRegistry(registry.url).answer(str(number))).kind == "JSON"
+
+    @pytest.mark.slow
+    async def test_protobuf_as_text_comes_as_descriptors_with_its_imports(self, registry):
+        hit = 'syntax = "proto3"; package shop; message Hit { int64 sku = 1; }'
+        serp = (
+            'syntax = "proto3"; package shop; import "shop/hit.proto"; '
+            'import "google/protobuf/timestamp.proto"; message Other {} '
+            "message Serp { repeated Hit hits = 1; google.protobuf.Timestamp at = 2; }"
+        )
+        registry.register("hit", hit, "PROTOBUF")
+        reference = {"name": "shop/hit.proto", "subject": "hit", "version": 1}
+        number = registry.register("serp", serp, "PROTOBUF", [reference])
+        answer = await SchemaRegistry(registry.url, decodes_protobuf=True).answer(str(number))
+        assert answer.refused == ""
+        types, indexes = types_in_answer(answer)
+        assert indexes == {".shop.Other": (0,), ".shop.Serp": (1,)}
+        assert next(name for name, _ in answer.references) == "shop/hit.proto"
+        assert {".shop.Hit", ".google.protobuf.Timestamp"} <= types.messages.keys()

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from evaluator.adapters.registry import SchemaRegistry
+from evaluator.adapters.registry.client import SchemaRegistry
 from evaluator.mapping.document import read_document
 from evaluator.mapping.latest import comparisons
 from tests.contract.registries import RegistryContract

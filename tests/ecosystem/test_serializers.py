@@ -60,19 +60,22 @@ def serializers(form, url, prefix):
         yield found
 
 
-def mapping_of(form, url, prefix):
+def mapping_of(form, url, prefix, *, has_file):
     text = MAPPING.format(prefix=prefix, format=form, url=url)
-    if form == "protobuf":
+    if has_file:
         for message in MESSAGES.values():
             by_file = f'descriptor_set = "shop.desc"\nmessage = "shop.{message}"'
             text = text.replace(f'registry = "{url}"', by_file, 1)
         return text
-    return text if form == "avro" else text.replace(f'registry = "{url}"\n', "")
+    return text if form != "json" else text.replace(f'registry = "{url}"\n', "")
 
 
-@pytest.mark.parametrize("form", ["avro", "json", "protobuf"])
+@pytest.mark.parametrize(
+    ("form", "has_file"),
+    [("avro", False), ("json", False), ("protobuf", True), ("protobuf", False)],
+)
 def test_a_world_by_the_serializers_of_others_equals_its_canonical_twin(
-    form, registry, kafka, topic_prefix, tmp_path
+    form, has_file, registry, kafka, topic_prefix, tmp_path
 ):
     serps, clicks = world()
     rows = []
@@ -90,7 +93,7 @@ def test_a_world_by_the_serializers_of_others_equals_its_canonical_twin(
     mapping = tmp_path / "mapping.toml"
     files = descriptor_pb2.FileDescriptorSet(file=[world_file()])
     (tmp_path / "shop.desc").write_bytes(files.SerializeToString())
-    mapping.write_text(mapping_of(form, registry.url, topic_prefix))
+    mapping.write_text(mapping_of(form, registry.url, topic_prefix, has_file=has_file))
     source, of_test = f"--source=kafka://{kafka.bootstrap}", f"--set=topic_prefix={topic_prefix}"
     assert main(["topics", "create", source, of_test, f"--set=mapping={mapping}"]) == 0
     worker = Worker(tmp_path, kafka.bootstrap, topic_prefix, "--until-end", mapping=mapping)

@@ -6,7 +6,7 @@ from base64 import b64encode
 import pytest
 from structlog.testing import capture_logs
 
-from evaluator.adapters.registry import SchemaRegistry
+from evaluator.adapters.registry.client import SchemaRegistry
 from evaluator.mapping import latest
 from evaluator.mapping.document import read_document
 from evaluator.mapping.latest import comparisons, log_comparisons

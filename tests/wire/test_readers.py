@@ -460,7 +460,7 @@ OTHERWISE = {
     "wire/outputs/watched_decoder": "names of compiled columns, in test_watched_decoder.py",
     "mapping/schemas": "answers of a known type, in a file of a replay",
     "mapping/avro": "a schema of a bounded depth; any error refuses it",
-    "adapters/registry": "any error is that of the registry",
+    "adapters/registry/client": "any error is that of the registry",
     "adapters/kafka/schemas": "records of a known type, of a topic that only evaluators write",
     "adapters/minilm": "a model that the operator installs",
     "replay/alarms": "sums that this process has just written",

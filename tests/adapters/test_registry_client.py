@@ -1,9 +1,13 @@
 """The client of a schema registry: faults, limits, the login."""
 
+import asyncio
+
 import pytest
 
-from evaluator.adapters import registry as adapter
-from evaluator.adapters.registry import MAX_REFERENCES, SchemaRegistry
+from evaluator.adapters.registry import client as adapter
+from evaluator.adapters.registry import protoc
+from evaluator.adapters.registry.client import MAX_REFERENCES, SchemaRegistry
+from evaluator.mapping.protobuf import types_in_answer
 from evaluator.mapping.schemas import MAX_SCHEMA_BYTES
 from evaluator.ports import RegistryUnavailable
 from tests.mapping.registry import FakeRegistry
@@ -97,10 +101,26 @@ async def test_schemas_of_protobuf_are_asked_for_as_descriptors(fake):
     answer = await reading.answer(str(number))
     assert (answer.kind, answer.schema) == ("PROTOBUF", "YQ==")
     assert answer.references == (("b.proto", "Yg=="),)
-    of_text = fake.register("c", "message A {}", "PROTOBUF")  # as a registry without descriptors
-    with pytest.raises(RegistryUnavailable, match=r"without a serialized .* use descriptor_set"):
-        await reading.answer(str(of_text))
-    assert (await SchemaRegistry(fake.url).answer(str(of_text))).kind == "PROTOBUF"
+    registered = str(fake.register("c", "Yw==", "PROTOBUF"))  # as the client in Python does
+    fake.asked.clear()
+    assert ((await reading.answer(registered)).schema, len(fake.asked)) == ("Yw==", 1)
+
+
+@pytest.mark.slow
+async def test_schemas_of_protobuf_that_are_text_are_compiled_or_refused(fake):
+    reading = SchemaRegistry(fake.url, decodes_protobuf=True)
+    numbers = [fake.register("c", text, "PROTOBUF") for text in ("message A {}", "message {")]
+    of_text, refused = await asyncio.gather(*(reading.answer(str(each)) for each in numbers))
+    assert list(types_in_answer(of_text)[1]) == [".A"]
+    assert "Expected message name" in refused.refused
+    assert (await SchemaRegistry(fake.url).answer(str(numbers[0]))).schema == "message A {}"
+
+
+async def test_without_protoc_a_registry_of_texts_is_away_with_the_remedy(fake, monkeypatch):
+    monkeypatch.setattr(protoc, "find_spec", lambda name: None)
+    number = fake.register("c", "message A {}", "PROTOBUF")
+    with pytest.raises(RegistryUnavailable, match=r"protoc cannot be run.*evaluator\[protobuf\]"):
+        await SchemaRegistry(fake.url, decodes_protobuf=True).answer(str(number))
 
 
 @pytest.mark.slow(alone=False)

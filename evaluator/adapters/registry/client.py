@@ -1,9 +1,11 @@
 """A schema registry over HTTP, with the API of Confluent, which Apicurio and Redpanda have too."""
 
+import asyncio
 import re
 import ssl
 from base64 import b64encode
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -11,6 +13,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
+from evaluator.adapters.registry.protoc import NotCompiled, ProtocUnavailable, descriptors
 from evaluator.mapping.schemas import MAX_SCHEMA_BYTES, Answer
 from evaluator.ports import RegistryUnavailable
 from evaluator.secret_files import MAX_PEM_BYTES, read_password, read_secret
@@ -23,8 +26,9 @@ MAX_REFERENCES: Final = 100
 UNKNOWN: Final = frozenset({40401, 40402, 40403})
 """Error codes: no such subject, version or schema. Any other 404 may be a proxy's."""
 
-_BASE64: Final = re.compile(r"[A-Za-z0-9+/]*={0,2}")
-_NOT_SERIALIZED: Final = " If it has no serialized descriptors of Protobuf, use descriptor_set."
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/]+={0,2}")
+_NO_FORM: Final = frozenset({400, 406, 422, 500, 501})
+"""Answers of registries that cannot serialize a schema which they have."""
 
 _Document = Mapping[str, Any]
 
@@ -37,7 +41,8 @@ class SchemaRegistry:
         username: with the password in *password_file*; None: no login.
         password_file: has the password and nothing else.
         cafile: PEM file of the trusted authorities; None: those of the system.
-        decodes_protobuf: whether schemas of Protobuf are needed as serialized descriptors.
+        decodes_protobuf: whether schemas of Protobuf are needed as serialized descriptors. Those
+            that the registry has only as text are compiled by protoc.
     """
 
     def __init__(
@@ -54,6 +59,7 @@ class SchemaRegistry:
         self._username = username
         self._password_file = password_file
         self._cafile = cafile
+        self._one_at_a_time = asyncio.Lock()
 
     async def answer(self, schema_id: str) -> Answer:
         """The schema of an id, a number or a GUID. Raises RegistryUnavailable."""
@@ -71,22 +77,28 @@ class SchemaRegistry:
         async with aiohttp.ClientSession(
             connector=connector, timeout=timeout, headers=self._login()
         ) as session:
-            asking = _Asking(session, self.url)
             try:
-                found = await asking.document(place)
-                is_protobuf = found is not None and found.get("schemaType") == "PROTOBUF"
-                if is_protobuf and self._decodes_protobuf:
-                    asking.form = "?format=serialized"
-                    found = await asking.document(place)
-                if found is None:
-                    return None
-                references = await asking.references(found)
-            except _Refused as refused:
+                return await self._complete(_Asking(session, self.url), place)
+            except (_Refused, NotCompiled) as refused:
                 return Answer(refused=str(refused))
-        answer = Answer(found.get("schemaType") or "AVRO", found["schema"], references)
-        if answer.size_bytes > MAX_SCHEMA_BYTES:
-            return Answer(refused=f"has more than {MAX_SCHEMA_BYTES} bytes")
-        return answer
+            except ProtocUnavailable as error:
+                raise RegistryUnavailable(
+                    f"{self.url} has schemas as text, and protoc cannot be run: {error}."
+                ) from None
+
+    async def _complete(self, asking: "_Asking", place: str) -> Answer | None:
+        """The answer of a place with its references, as descriptors if they are needed."""
+        answer = await asking.answer(place)
+        is_text = answer is not None and answer.kind == "PROTOBUF" and self._decodes_protobuf
+        if answer is None or not is_text or _BASE64.fullmatch(answer.schema):
+            return answer
+        asking.form = "?format=serialized"
+        with suppress(_NotSerialized):
+            return await asking.answer(place)
+        async with self._one_at_a_time:
+            files = await asyncio.to_thread(descriptors, answer.schema, answer.references)
+        *references, (_, schema) = files
+        return _limited(Answer(answer.kind, schema, tuple(references)))
 
     def _login(self) -> dict[str, str]:
         if self._username is None or self._password_file is None:
@@ -114,10 +126,14 @@ class _Refused(Exception):
     """A schema that is not used; the text has the reason."""
 
 
+class _NotSerialized(Exception):
+    """The registry has no serialized descriptors."""
+
+
 class _Asking:
     """The requests for one id.
 
-    `form` is the form in which schemas are asked for; as text those of Protobuf cannot be used.
+    `form` is the form in which schemas are asked for: as they were registered, or serialized.
     """
 
     form = ""
@@ -125,6 +141,17 @@ class _Asking:
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self._session = session
         self._url = url
+
+    async def answer(self, path: str) -> Answer | None:
+        """A schema with its references; None if there is none.
+
+        Raises RegistryUnavailable, _Refused, _NotSerialized.
+        """
+        found = await self.document(path)
+        if found is None:
+            return None
+        references = await self.references(found)
+        return _limited(Answer(found.get("schemaType") or "AVRO", found["schema"], references))
 
     async def document(self, path: str) -> _Document | None:
         """The answer with a schema; None if there is none. Raises RegistryUnavailable."""
@@ -160,15 +187,15 @@ class _Asking:
             )
         is_schema = isinstance(found.get("schema"), str)
         is_schema &= isinstance(found.get("schemaType"), str | None)
-        if status != 200 or not is_schema:
+        is_answer = status == 200 and is_schema
+        if self.form and (
+            _BASE64.fullmatch(found["schema"]) is None if is_answer else status in _NO_FORM
+        ):
+            raise _NotSerialized
+        if not is_answer:
             what = f"with {status}" if status != 200 else "without a schema"
             raise RegistryUnavailable(
                 f"{self._url} answers {what}, as no schema registry does. Check `registry`."
-                + (_NOT_SERIALIZED if self.form else "")
-            )
-        if self.form and _BASE64.fullmatch(found["schema"]) is None:
-            raise RegistryUnavailable(
-                f"{self._url} answers without a serialized descriptor.{_NOT_SERIALIZED}"
             )
         return found
 
@@ -196,6 +223,13 @@ class _Asking:
 
         await add(document)
         return tuple(found.items())
+
+
+def _limited(answer: Answer) -> Answer:
+    """An answer that is not too large. Raises _Refused."""
+    if answer.size_bytes > MAX_SCHEMA_BYTES:
+        raise _Refused(f"has more than {MAX_SCHEMA_BYTES} bytes")
+    return answer
 
 
 def _references_in(document: _Document) -> list[tuple[str, str, int]]:
