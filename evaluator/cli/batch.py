@@ -14,7 +14,7 @@ from evaluator.adapters.kafka import read_weights
 from evaluator.cli.exits import UsageError
 from evaluator.cli.leader import embedder_of, record_writer_of, rules_of, weights_in
 from evaluator.cli.parallel import plan_of
-from evaluator.cli.ranges import read_rules_of, replay_rules_of, require_apart, source_of
+from evaluator.cli.ranges import read_rules_of, replay_rules_of, source_of
 from evaluator.cli.scorers import scorers_of
 from evaluator.cli.watching import watch_rules_of
 from evaluator.cli.wiring import (
@@ -55,7 +55,6 @@ def replay(options: argparse.Namespace, settings: Settings) -> int:
     """`evaluator replay`."""
     features = options.weights is not None or bool(options.scorer) or settings.learns
     read = read_rules_of(options, settings, features=features)
-    require_apart(options, settings, _written(options))
     weights = None if options.weights is None else weights_in(options.weights)
     weighings = [] if weights is None else [_weighing(options.weights, weights, settings)]
     scorers = scorers_of(options.scorer)
@@ -162,15 +161,6 @@ def commands_of(
         return read_commands(lines)
     except AlarmRefused as error:
         raise SourceUnusable(f"the alarm-commands of {shown(options.source)}: {error}") from None
-
-
-def _written(options: argparse.Namespace) -> dict[str, Path]:
-    """The output paths of a replay by their names in errors."""
-    results = {f"{name} in --out {options.out}": options.out / name for name in FILES}
-    written = {f"--out {options.out}": options.out, **results}
-    if options.openmetrics is not None:
-        written[f"--openmetrics {options.openmetrics}"] = options.openmetrics
-    return written
 
 
 def _weighing(path: Path, weights: Weights, settings: Settings) -> Weighing:

@@ -42,7 +42,12 @@ def execute(options: argparse.Namespace) -> int:
         settings = settings_of(options)
         measure_set(settings)  # refuses unsupported combinations
         configure_log(log_format=settings.log_format, log_level=settings.log_level)
-        return command_of(*options.command)(options, settings)
+        command = command_of(*options.command)
+        if "out" in options:
+            from evaluator.cli.apart import require_apart  # noqa: PLC0415 - not for a worker
+
+            require_apart(options, settings)
+        return command(options, settings)
     except (ConfigError, RequestRefused, SourceAmbiguous, MeasureFailedError) as error:
         return fail(error, USAGE)
     except SourceUnusable as error:

@@ -11,7 +11,7 @@ import numpy as np
 from evaluator.adapters.files import NewFile, SampleRange
 from evaluator.cli.exits import FOUND, UsageError, fail
 from evaluator.cli.leader import embedder_of, initial_weights_of, transforms_of
-from evaluator.cli.ranges import read_rules_of, replay_rules_of, require_apart, source_of
+from evaluator.cli.ranges import read_rules_of, replay_rules_of, source_of
 from evaluator.cli.wiring import from_settings, warn
 from evaluator.comparison.paired import Interval, Paired, paired
 from evaluator.config import Settings
@@ -38,9 +38,6 @@ def fit(options: argparse.Namespace, settings: Settings) -> int:
     if options.validate is not None and not 0 <= options.validate <= MAX_SHARE:
         raise UsageError(f"--validate {options.validate} is not accepted. Give 0 to {MAX_SHARE}.")
     read = read_rules_of(options, settings, features=True)
-    if isinstance(settings.initial_weights, str):
-        options.weights = Path(settings.initial_weights)
-    require_apart(options, settings, {f"--out {options.out}": options.out})
     embedder = embedder_of(settings)
     out = NewFile(options.out, force=options.force)
     source, live = source_of(options, settings, read)

@@ -1,11 +1,9 @@
 """The range of records that `replay` and `fit` read."""
 
 import argparse
-import contextlib
 import re
 from collections.abc import Collection, Mapping
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from evaluator.adapters.files import (
@@ -13,7 +11,6 @@ from evaluator.adapters.files import (
     ArchiveRange,
     FileRange,
     SampleRange,
-    is_log_file,
     read_file,
 )
 from evaluator.adapters.kafka import KafkaRange
@@ -197,38 +194,3 @@ def require_no_keys(settings: Settings) -> None:
                 f"{settings.mapping}: [{log}] names {path.text}, and files have no keys and "
                 "headers. Name a path in the value, or read the topic."
             )
-
-
-def require_apart(
-    options: argparse.Namespace, settings: Settings, written: Mapping[str, Path]
-) -> None:
-    """Raises UsageError if an output path is an input, also through links.
-
-    *written* has files and directories by their names in the error.
-    """
-    reads_files = options.samples is None and not options.source.startswith((KAFKA, ARCHIVE))
-    logs = directory_of(options.source) if reads_files else None
-    names = topic_names(settings)
-    mapping = None if settings.mapping is None else Path(settings.mapping)
-    inputs = [options.samples, options.config, mapping, getattr(options, "weights", None)]
-    inputs.append(getattr(options, "schemas", None))
-    with contextlib.suppress(OSError):  # reported when the directory is read
-        inputs += (
-            [] if logs is None else (each for each in logs.iterdir() if is_log_file(each, names))
-        )
-    for name, path in written.items():
-        clash = any(_same(path, each) for each in inputs if each is not None)
-        if logs is not None:
-            clash |= _same(path.parent if is_log_file(path, names) else options.out, logs)
-        if clash:
-            raise UsageError(
-                f"{name} is an input of this command. Name another place: inputs are never "
-                "written to, not even with --force."
-            )
-
-
-def _same(path: Path, other: Path) -> bool:
-    try:
-        return path.samefile(other)
-    except (OSError, ValueError):  # missing or unreadable files are not the same
-        return False

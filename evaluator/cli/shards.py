@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evaluator.cli.batch import results_of, summary
-from evaluator.cli.exits import UsageError
 from evaluator.cli.watching import watch_rules_of
 from evaluator.cli.wiring import segment_rules_of, warn
 from evaluator.config import Settings
@@ -20,9 +19,6 @@ from evaluator.wire.alarms.records import AlarmRefused
 
 def merge(options: argparse.Namespace, settings: Settings) -> int:  # noqa: ARG001  # those of the shards
     """`evaluator merge`."""
-    for directory in options.directories:
-        if directory.exists() and options.out.exists() and directory.samefile(options.out):
-            raise UsageError(f"--out {options.out} is an input of this command. Name another.")
     merging = Merge.of([Shard(directory) for directory in options.directories])
     rules, alarms = rules_of(merging)
     with results_of(options) as results:

@@ -21,11 +21,19 @@ def place(tmp_path, monkeypatch):
     (tmp_path / "samples").mkdir()
     for name in ("evaluations.ndjson", "weights.json"):
         (tmp_path / "samples" / name).write_bytes(SAMPLE)
+    (tmp_path / "archive" / "day").mkdir(parents=True)
+    (tmp_path / "archive" / "day" / "rankings+0+0.json").write_bytes(SAMPLE)
+    (tmp_path / "result").mkdir()
+    for name in ("evaluations.ndjson", "settled.ndjson", "manifest.json"):
+        (tmp_path / "result" / name).write_bytes(SAMPLE)
+    (tmp_path / "object").symlink_to("archive/day/rankings+0+0.json")
     (tmp_path / "config.toml").write_text('empty = "skip"')
     (tmp_path / "folder").symlink_to("logs")
     (tmp_path / "soft").symlink_to("logs/rankings.ndjson")
     os.link(tmp_path / "logs" / "rankings.ndjson", tmp_path / "hard")
     (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "weights.json").write_bytes(SAMPLE)
+    (tmp_path / "soft.json").symlink_to("weights.json")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -35,6 +43,8 @@ def contents(folder):
 
 
 FROM_LOGS = ["--source=file://logs", "--force"]
+FROM_ARCHIVE = ["--source=archive://archive", "--force"]
+FROM_RESULT = ["--settled=result", "--force"]
 FROM_SAMPLES = ["--samples=samples/evaluations.ndjson", "--force"]
 
 
@@ -58,6 +68,18 @@ FROM_SAMPLES = ["--samples=samples/evaluations.ndjson", "--force"]
         ["fit", *FROM_LOGS, "--out=logs/judgments.ndjson"],
         ["fit", *FROM_LOGS, "--out=hard"],
         ["fit", *FROM_LOGS, "--out=folder/judgments-1.ndjson"],
+        ["fit", *FROM_LOGS, "--out=soft.json", "--set=initial_weights=weights.json"],
+        ["replay", *FROM_ARCHIVE, "--out=out", "--openmetrics=archive/day/rankings+0+0.json"],
+        ["replay", *FROM_ARCHIVE, "--out=out", "--openmetrics=object"],
+        ["fit", "--source=archive://file://archive", "--force", "--out=object"],
+        ["alarms", "backtest", *FROM_LOGS, "--out=logs/rankings.ndjson"],
+        ["alarms", "backtest", *FROM_LOGS, "--out=hard"],
+        ["alarms", "backtest", *FROM_ARCHIVE, "--out=object"],
+        ["alarms", "backtest", *FROM_RESULT, "--out=result/settled.ndjson"],
+        ["alarms", "backtest", *FROM_RESULT, "--out=config.toml", "--config=config.toml"],
+        ["report", "result", "--out=result/evaluations.ndjson", "--force"],
+        ["report", "samples", "file://result", "--out=logs/../result/manifest.json", "--force"],
+        ["merge", "samples", "result", "--out=result", "--force"],
     ],
     ids=" ".join,
 )

@@ -301,7 +301,7 @@ def test_the_command_has_a_table_of_series_and_one_of_alarms(folder, capsys):
         (["--settled", "mixed"], "line 3 of mixed/settled.ndjson settled before the line above it"),
         (["--settled", "whole", "--source", "file://whole"], "not allowed with argument"),
         (["--settled", "whole", "--from", "2025-01-01"], "--from and --to are for --source"),
-        (["--settled", "whole", "--out", "whole/settled.ndjson"], "is not empty"),
+        (["--settled", "whole", "--out", "whole/settled.ndjson.gz"], "is an input of this command"),
         (["--settled", "whole", "--grid", "measures=mrr"], "is not NAME=VALUE,VALUE with one of"),
         (["--settled", "whole", "--grid", "alarm_tolerance"], "is not NAME=VALUE,VALUE with one"),
         (
