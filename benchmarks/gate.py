@@ -180,8 +180,10 @@ AT_ONCE: Final = {
     "independent, a trace every ten seconds": World(every_s=10),
     "skewed, a trace a minute": World(skewed=True, every_s=60),
     **{f"AR(1) {rho} between traces": World(rho=rho, share=1.0) for rho in (0.5, 0.9, 0.99)},
-    **{f"{n:,} lasting traces": World(n_lasting=n) for n in (2_000, 500, 100)},
-    "the same 500 queries": World(n_lasting=500),
+    **{
+        f"{n:,} lasting traces, or queries that return": World(n_lasting=n)
+        for n in (2_000, 500, 100)
+    },
 }
 """Worlds without drift."""
 SLOW: Final = {

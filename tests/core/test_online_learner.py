@@ -385,15 +385,20 @@ def places_won(query, candidate):
     return truth.index(candidate) - worse.index(candidate)
 
 
-def experiment_of_the_worse(queries, trust):
-    """What becomes of WORSE, tried from the start against the truth."""
-    made = rules(source_weights=trust, learner=Learner(learning_rate=1e-12))
+def trying_the_worse(made):
+    """A leader that tries WORSE from the start against the truth."""
     leader = OnlineLearner(made, n_tasks=N_TASKS)
     model_learner = leader.model_learners["m"] = ModelLearner("m", version=2)
     model_learner.training.begin(NAMES, None, made)
     model_learner.experiments.champions = [Version(1, 0, TRUTH, NAMES)]
     model_learner.experiments.start(Version(2, 0, WORSE, NAMES), now_ms=0)
     model_learner.current = ModelState.EXPERIMENT
+    return leader
+
+
+def experiment_of_the_worse(queries, trust):
+    """What becomes of WORSE."""
+    leader = trying_the_worse(rules(source_weights=trust, learner=Learner(learning_rate=1e-12)))
     turned = [each for batch in interleaved(queries, Random(1)) for each in leader.receive(batch)]
     ends = [r for r in releases([*turned, *leader.end()]) if r.of_version == 2]
     return ends[0].status if ends else "undecided"
@@ -416,6 +421,41 @@ def test_judgments_of_weight_0_teach_nothing():
     for one, other in zip(trusting, run(alone, rules()), strict=True):
         learners = [each.state["models"][0]["learner"] for each in (one, other)]
         assert learners[0] == learners[1]
+
+
+# --- what lasts counts once ----------------------------------------------------------------------
+
+
+@pytest.mark.slow(alone=False)
+@pytest.mark.parametrize(
+    ("same", "n_counted"),
+    [
+        ((), 120),
+        (("trace_id",), 3),
+        (("features", "candidate_ids"), 3),
+        (("features",), 120),
+        (("candidate_ids",), 120),
+    ],
+)
+def test_a_trace_and_a_query_count_once_in_an_experiment(same, n_counted):
+    """Three come again and again, for two intervals; a successor learns in the second one."""
+    random, made, queries = Random(3), rules(), []
+    lasting = [settled_query(2 * i, random) for i in range(3)]
+    for i in range(120):
+        own = {"trace_id": f"trace-{i}", "candidate_ids": [f"c{k}-{i}" for k in range(5)]}
+        own |= {name: getattr(lasting[i % 3], name) for name in same}
+        grades = {name: random.choice((0.0, 1.0, 2.0)) for name in own["candidate_ids"]}
+        queries.append(settled_query(i, random, **{**own, "grades": grades}))
+    records = [record for part in parts(numbered(queries)) for record in part]
+    first_interval, *_ = trying_the_worse(made).receive(records)
+    state = json.loads(json.dumps(first_interval.state))
+    (model,) = state["models"]
+    assert view_of(ModelLearner.load(model), made).n_traces == min(n_counted, 60)
+    successor = OnlineLearner(made, n_tasks=N_TASKS, state=state)
+    successor.receive(records)
+    successor.end()
+    (view,) = successor.views()
+    assert (view.n_traces, view.challenger.number) == (n_counted, 2)
 
 
 # --- what ends learning, and ways back ----------------------------------------------------------
@@ -451,7 +491,8 @@ def test_a_change_of_the_features_freezes_learning_and_says_where():
 def test_queries_with_other_features_are_set_apart_and_counted_by_their_hash():
     some = run(with_others(lambda i: i % 5 == 2), rules())
     assert "frozen" not in statuses(some)
-    recent, counts = some[-1].state["models"][0]["unusable"]
+    recent, counts, n_noted = some[-1].state["models"][0]["unusable"]
+    assert n_noted == 1_400
     assert list(counts.values()) == [280]
     assert view_of(ModelLearner.load(some[-1].state["models"][0]), rules()).unusable == {
         "features": 280,
@@ -479,7 +520,7 @@ def test_invalid_training_data_are_set_apart_and_counted():
     ]
     turned, others = run(odd, rules()), run(with_others(lambda i: i % 5 == 2), rules())
     model, other = (each[-1].state["models"][0] for each in (turned, others))
-    assert model["unusable"] == [other["unusable"][0], {"invalid": 280}]
+    assert model["unusable"] == [other["unusable"][0], {"invalid": 280}, 1_400]
     assert model["learner"] == other["learner"]
     assert "frozen" not in statuses(turned)
     most = [
@@ -505,6 +546,113 @@ def test_a_first_query_with_other_features_does_not_decide_for_all():
     assert state["learner"]["updates"] > 0
 
 
+@cache
+def ordinary_world():
+    return world(1, 620)
+
+
+def model_after(queries, made, *, reads_again=False, **of):
+    """The state of the model, and the releases; with *reads_again* in small batches too."""
+    at_once = [record for part in parts(queries) for record in part]
+    found = []
+    for batches in [[at_once], *([interleaved(queries, Random(0))] if reads_again else [])]:
+        leader = OnlineLearner(made, n_tasks=N_TASKS, **of)
+        ended = [each for batch in batches for each in leader.receive(batch)]
+        found.append([*ended, *leader.end()])
+    assert found[0] == found[-1]
+    (model,) = found[0][-1].state["models"]
+    return model, releases(found[0])
+
+
+def with_first(**changes):
+    """Queries of which the first ranking is another than all others."""
+    return [ordinary_world()[0]._replace(**changes), *ordinary_world()[1:]]
+
+
+@pytest.mark.slow(alone=False)
+def test_a_first_query_of_a_new_epoch_does_not_decide_for_all():
+    """A change of settings, a gap and `forget` keep the version and the live weights."""
+    made = rules(learning_interval_ms=3_600_000)
+    before = OnlineLearner(rules(), n_tasks=N_TASKS)
+    live = before.model_learners["m"] = ModelLearner("m", version=7)
+    live.experiments.champions = [Version(7, 5, TRUTH, NAMES)]
+    state = json.loads(json.dumps(before.state()))
+    of = {"state": state, "new_epoch": True, "reads_again": True}
+    model, said = model_after(with_first(feature_names=OTHERS), made, **of)
+    assert (model["feature_names"], model["epoch"]) == (list(NAMES), 1)
+    assert model["learner"]["frozen"] == ""
+    assert model["learner"]["updates"] > 0
+    assert "frozen" not in [each.status for each in said]
+    of_champion = np.corrcoef(snapshot_of(model), TRUTH)[0, 1]
+    assert of_champion > 0.99  # it has continued from the live weights: 119 queries are left
+
+
+def snapshot_of(model):
+    learner = model["learner"]
+    return np.array(learner["weights"]) / (learner["scale"] or 1.0)
+
+
+@pytest.mark.slow(alone=False)
+def test_a_first_query_does_not_decide_on_the_names_of_initial_weights():
+    """They are live under these names, until 501 queries have had others."""
+    model, said = model_after(with_others(lambda i: i == 0), rules(initial_weights=TRUTH))
+    assert model["learner"]["frozen"] == ""
+    initial = [each for each in said if each.status == "initial"]
+    assert [each.feature_names for each in initial] == [OTHERS, NAMES]
+    assert (initial[1].weights, initial[1].from_ms) == (TRUTH, 0)
+    assert [each[3] for each in model["champions"]] == [NAMES]
+
+
+@pytest.mark.slow(alone=False)
+def test_a_first_query_with_more_features_than_initial_weights_is_left_out():
+    wide = np.zeros((5, 4))
+    odd = {"feature_names": (*NAMES, "phi_d"), "features": wide}
+    made = rules(initial_weights=TRUTH)
+    model, said = model_after(with_first(**odd), made, reads_again=True)
+    assert model["unusable"][2] == 620
+    assert sum(model["unusable"][1].values()) == 1
+    without, _ = model_after(with_first(grades={}), made)
+    assert model["learner"] == without["learner"]
+    assert (said[0].status, said[0].feature_names) == ("initial", NAMES)
+
+
+@pytest.mark.slow(alone=False)
+@pytest.mark.parametrize("n_of_others", [0, 1])
+def test_initial_weights_for_other_features_freeze_learning_once_most_are_so(n_of_others):
+    """Also after one query that they would be for, and live weights are not changed."""
+    made = rules(initial_weights=(*TRUTH, 0.0))
+    odd = {"feature_names": (*NAMES, "phi_d"), "features": np.zeros((5, 4))}
+    model, said = model_after(with_first(**(odd if n_of_others else {})), made)
+    assert model["learner"]["frozen"] == "initial_weights are 4, features 3"
+    assert [each.status for each in said] == ["initial"] * n_of_others + ["frozen"]
+    few, said = model_after(ordinary_world()[:500], made)
+    assert (few["learner"], said) == (None, [])
+
+
+@pytest.mark.slow(alone=False)
+def test_initial_weights_stay_live_when_features_change_later():
+    """They are for the features of most queries: the same numbers mean nothing for others."""
+    made = rules(initial_weights=TRUTH, gate={"min_traces": 10_000}, learning_interval_ms=300_000)
+    calm = [q._replace(grades={}) for q in long_world()]  # nothing is tried
+    queries = [q._replace(feature_names=OTHERS) if i >= 600 else q for i, q in enumerate(calm)]
+    model, said = model_after(queries, made)
+    assert [each.status for each in said] == ["initial", "frozen"]
+    assert "they were phi_a, phi_b, phi_c" in model["learner"]["frozen"]
+
+
+@pytest.mark.slow(alone=False)
+def test_learning_that_has_ended_does_not_begin_anew():
+    """However the log is read: most lack what is needed, and then most have other features."""
+    queries = [
+        query._replace(feature_names=OTHERS) if i >= 560 else query._replace(propensities=[0.5] * 5)
+        for i, query in enumerate(ordinary_world())
+    ]
+    made = rules(learning_interval_ms=3_600_000)
+    model, said = model_after(queries, made, reads_again=True)
+    assert "label_mode = sum" in model["learner"]["frozen"]
+    assert [each.status for each in said] == ["frozen"]
+
+
 def test_kinds_of_unusable_queries_are_bounded():
     unusable = Unusable()
     for number in range(100):
@@ -516,6 +664,7 @@ def test_kinds_of_unusable_queries_are_bounded():
     assert unusable.by_reason() == {"features": 100, "propensities": 1, "overflow": 1, "invalid": 0}
     assert unusable.share == 101 / 1_000  # the hundredth was set apart already
     assert Unusable.load(json.loads(json.dumps(unusable.state()))) == unusable
+    assert Unusable.load(["7", {"invalid": 3}]).n_noted == 0  # written before it was a member
 
 
 @pytest.mark.parametrize(
@@ -550,7 +699,7 @@ def test_queries_that_overflow_are_set_apart_and_counted():
     ]
     states = [turned[-1].state["models"][0] for turned in (some, run(without, rules()))]
     assert states[0]["learner"] == states[1]["learner"]
-    recent, counts = states[0]["unusable"]
+    recent, counts, _ = states[0]["unusable"]
     assert counts == {OVERFLOW: 10}
     assert f"{int(recent, 16):b}" == "1" * 10 + "0" * 390  # the places of the ten of 700
 
@@ -652,19 +801,51 @@ def test_the_size_of_a_chunk_does_not_change_which_queries_are_set_apart():
     assert run(odd, made) == at_once
 
 
-@pytest.mark.slow(alone=False)
-def test_clicks_without_propensities_promote_nothing():
-    implicit = {"implicit_sources": frozenset({"click"}), "learner": Learner(label_mode="sum")}
-    clicked = [
-        query._replace(sources={"click": 1}) if i >= 300 else query for i, query in enumerate(WORLD)
+IMPLICIT = {"implicit_sources": frozenset({"click"}), "learner": Learner(label_mode="sum")}
+
+
+def clicked(those, **changes):
+    """Queries of which some are judged by clicks."""
+    return [
+        query._replace(sources={"click": 1}, **changes) if those(i) else query
+        for i, query in enumerate(ordinary_world())
     ]
-    turned = run(clicked, rules(**implicit))
-    [frozen] = [release for release in releases(turned) if release.status == "frozen"]
-    assert "judgments of click are implicit, and the ranking of t-150, n-0 has no" in frozen.reason
-    assert "frozen" not in statuses(run(clicked, rules(mode="propose", **implicit)))
-    weighed = [query._replace(propensities=[0.5] * 5) for query in clicked]
-    assert "frozen" not in statuses(run(weighed, rules(**implicit)))
-    assert "frozen" not in statuses(run(WORLD[:300], rules(**implicit)))
+
+
+@pytest.mark.slow(alone=False)
+def test_clicks_without_propensities_are_set_apart_and_counted():
+    """One of them ends nothing, and none is learned from."""
+    some = clicked(lambda i: i % 3 == 0)
+    model, said = model_after(some, rules(**IMPLICIT))
+    assert "frozen" not in [each.status for each in said]
+    assert model["unusable"][1] == {PROPENSITIES: 207}
+    unjudged = clicked(lambda i: i % 3 == 0, grades={})
+    without, expected = model_after(unjudged, rules(learner=IMPLICIT["learner"]))
+    assert model["learner"] == without["learner"]
+    # nor are they bet on: the same is published but for the numbers of judgments
+    assert [each.evidence for each in said] == [each.evidence for each in expected]
+    assert "promoted" in [each.status for each in said]
+
+
+@pytest.mark.slow(alone=False)
+def test_clicks_without_propensities_end_learning_once_most_queries_have_them():
+    model, said = model_after(clicked(lambda i: True), rules(**IMPLICIT), reads_again=True)
+    assert [each.status for each in said] == ["frozen"]
+    frozen = model["learner"]["frozen"]
+    assert "judgments of click are implicit, and the ranking of t-250, n-0 has no" in frozen
+    proposing, said = model_after(clicked(lambda i: True), rules(mode="propose", **IMPLICIT))
+    assert proposing["unusable"][1] == {}
+    weighed, said = model_after(clicked(lambda i: True, propensities=[0.5] * 5), rules(**IMPLICIT))
+    assert weighed["unusable"][1] == {}
+    assert "promoted" in [each.status for each in said]
+
+
+@pytest.mark.slow(alone=False)
+def test_clicks_of_a_source_without_weight_are_not_even_counted():
+    """Whatever name a stranger writes: what has weight 0 ends nothing, and fires no alert."""
+    trust = SourceWeights({"human": SourceRule()})
+    model, _ = model_after(clicked(lambda i: i), rules(source_weights=trust, **IMPLICIT))
+    assert (model["unusable"][1], model["learner"]["frozen"]) == ({}, "")
 
 
 @pytest.mark.slow(alone=False)

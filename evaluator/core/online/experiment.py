@@ -15,7 +15,7 @@ from evaluator.core.online.ordered_merge import SettledQuery
 from evaluator.core.online.progress import Progress
 from evaluator.core.online.rules import Rules
 from evaluator.core.online.success_rates import with_rates
-from evaluator.core.online.training import has_weight
+from evaluator.core.online.training import has_weight, lacks_propensities
 from evaluator.core.promotion.blocks import Sample, hash_of
 from evaluator.core.promotion.gate import (
     Experiment,
@@ -73,7 +73,8 @@ class Experiments:
     ) -> None:
         """Measures the weights in force on settled queries, and pairs the results.
 
-        Without a challenger, also the *learned* weights, which have not learned from the queries.
+        Clicks without propensities decide on nothing. Without a challenger, also measures the
+        *learned* weights, which have not learned from the queries.
         """
         judged = []
         for query in queries:
@@ -94,6 +95,9 @@ class Experiments:
             self.champions.pop(0)
         if self.challenger is not None:
             self._add_units(CHALLENGER, challenger, rules)
+        biased = [row for row, query in enumerate(judged) if lacks_propensities(query, rules)]
+        champion[biased] = challenger[biased] = MISSING
+        if self.challenger is not None:
             self._pair(judged, champion, challenger, rules)
         elif learned is not None:
             self._validate(judged, learned, champion, rules)

@@ -23,6 +23,7 @@ from evaluator.core.online.states import (
 )
 from evaluator.core.online.success_rates import MOST_TABLES, SuccessRates, featured, with_rates
 from evaluator.core.online.training import Training, has_weight
+from evaluator.core.promotion.gate import Gate
 
 _MEMBERS: Final = (
     "model", "feature_names", "learner", "epoch", "version", "champions",
@@ -80,15 +81,17 @@ class ModelLearner:
     def _learn_from(self, queries: Sequence[SettledQuery], rules: Rules) -> None:
         queries = [featured(query, rules.embedder) for query in queries]
         self.experiments.measure(queries, rules, self.learned)
+        champion, may = self.experiments.champion, self.experiments.gate == Gate()
         for query in queries:
             first, _ = self.ranges.get(query.task, (query.n, 0))
             self.ranges[query.task] = (first, query.n + 1)
-            if query.feature_names and self.current is ModelState.WITHOUT_FEATURES:
-                self.training.begin(query.feature_names, self.experiments.champion, rules)
+            names = query.feature_names or ()
+            may_begin = rules.may_have(names) or self.training.unusable.would_be_most()
+            if names and may_begin and self.current is ModelState.WITHOUT_FEATURES:
+                self.training.begin(names, champion, rules)
                 self._on(Event.FEATURES)
             table = self.success_rates.at(query.event_time_ms)
-            no_version = self.version == 0
-            self.training.add(with_rates(query, table), rules, may_begin_anew=no_version)
+            self.training.add(with_rates(query, table), rules, champion, may_begin_anew=may)
         self.training.learn(rules, whole=True)
         self._note_frozen()
         described = [query for query in queries if query.described is not None]
@@ -142,11 +145,14 @@ class ModelLearner:
         return self.success_rates.now if self.training.feature_names == FEATURE_NAMES else None
 
     def _initial(self, rules: Rules) -> list[Release]:
-        """Makes initial weights the first champion."""
+        """Makes initial weights the first champion, also in place of one for a first query."""
         names, weights = self.training.feature_names, rules.initial_weights
-        if self.version or not weights or self.current is ModelState.WITHOUT_FEATURES:
+        if not weights or self.current is ModelState.WITHOUT_FEATURES or not rules.may_have(names):
             return []
-        if len(weights) != len(names):
+        live = self.experiments.champion
+        if self.version and (live is None or live.from_ms or live.feature_names == names):
+            return []
+        if live is not None and not self.training.unusable.most_were_usable:
             return []
         transforms = of_features(rules.transforms, names)
         champion = self._next_version(0, weights, names, None, transforms)

@@ -45,6 +45,10 @@ class Rules:
         """The source group of a source."""
         return source if self.source_weights is None else self.source_weights.group(source)
 
+    def may_have(self, names: tuple[str, ...]) -> bool:
+        """Whether initial weights, if there are any, can be for these features."""
+        return len(self.initial_weights) in {0, len(names)}
+
     @property
     def max_grade(self) -> int:
         """The grade that counts fully in success rates, as in `map_graded`."""

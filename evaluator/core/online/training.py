@@ -35,14 +35,13 @@ _NAMED: Final = (PROPENSITIES, OVERFLOW, INVALID)
 class UnusableExampleError(ValueError):
     """A query cannot be learned from; the message has the reason.
 
-    Queries of one *kind*, PROPENSITIES, INVALID or a short hash of their features, are set apart;
-    without a kind learning ends at once.
+    Its *kind* is PROPENSITIES, INVALID or a short hash of its features.
     """
 
-    def __init__(self, message: str, kind: object = None) -> None:
+    def __init__(self, message: str, kind: str | tuple[str, ...]) -> None:
         super().__init__(message)
         whole = sha256(repr(kind).encode("utf-8", "surrogatepass")).hexdigest()
-        self.kind = kind if isinstance(kind, str) else None if kind is None else whole[:16]
+        self.kind = kind if isinstance(kind, str) else whole[:16]
 
 
 @dataclass(slots=True)
@@ -50,12 +49,12 @@ class Unusable:
     """The queries that could not be learned from: by kind, and which of the last ones.
 
     The bits of `recent` are the last MOST_RECENT queries with features, the newest last, and older
-    ones while some of them wait for their batch. `n_noted` numbers the queries of this process.
+    ones while some of them wait for their batch. `n_noted` is the number of all queries.
     """
 
     recent: int = 0
     counts: dict[str, int] = field(default_factory=dict)
-    n_noted: int = field(default=0, compare=False)
+    n_noted: int = 0
 
     def note(self, kind: str | None) -> None:
         """Counts one more query; None for a usable one."""
@@ -82,6 +81,11 @@ class Unusable:
         """The share of the last queries that could not be learned from."""
         return (self.recent & ((1 << MOST_RECENT) - 1)).bit_count() / MOST_RECENT
 
+    @property
+    def most_were_usable(self) -> bool:
+        """Whether so many queries were usable that they were most of MOST_RECENT once."""
+        return 2 * (self.n_noted - sum(self.counts.values())) > MOST_RECENT
+
     def by_reason(self) -> dict[str, int]:
         """The numbers of queries with other features, and of each of _NAMED."""
         named = {name: self.counts.get(name, 0) for name in _NAMED}
@@ -94,13 +98,13 @@ class Unusable:
 
     def state(self) -> list[Any]:
         """Everything, as JSON stores it exactly."""
-        return [f"{self.recent:x}", dict(sorted(self.counts.items()))]
+        return [f"{self.recent:x}", dict(sorted(self.counts.items())), self.n_noted]
 
     @classmethod
     def load(cls, state: Sequence[Any]) -> "Unusable":
         """The same counts. Raises ValueError if `state` has not written this."""
-        recent, counts = state
-        found = cls(int(recent, 16), dict(counts))
+        recent, counts, *n_noted = state
+        found = cls(int(recent, 16), dict(counts), *n_noted)  # an older state has no number
         if found.state()[0] != recent or found.recent >> MOST_RECENT:
             raise ValueError("not the last queries that could not be learned from")
         if len(counts) > MOST_KINDS + 1 + len(_NAMED):
@@ -168,13 +172,21 @@ def example_of(
     return Group(features[chosen], labels[chosen])
 
 
+def lacks_propensities(query: SettledQuery, rules: Rules) -> bool:
+    """Whether labels are biased, while weights are promoted without a person."""
+    if rules.mode != "auto" or query.propensities is not None:
+        return False
+    return not rules.implicit_sources.isdisjoint(query.sources)
+
+
 def require_propensities(query: SettledQuery, rules: Rules) -> None:
-    """Raises UnusableExampleError for biased labels, if weights are promoted without a person."""
-    implicit = sorted(rules.implicit_sources & query.sources.keys())
-    if rules.mode == "auto" and implicit and query.propensities is None:
+    """Raises UnusableExampleError for biased labels of sources with weight."""
+    if lacks_propensities(query, rules) and has_weight(query, rules.source_weights):
+        implicit = sorted(rules.implicit_sources & query.sources.keys())
         raise UnusableExampleError(
             f"judgments of {implicit[0]} are implicit, and the ranking of {query.trace_id}, "
-            f"{query.node_id} has no propensities: send them, or set learning to propose"
+            f"{query.node_id} has no propensities: send them, or set learning to propose",
+            PROPENSITIES,
         )
 
 
@@ -206,7 +218,8 @@ class Training:
     def begin(self, names: tuple[str, ...], champion: Version | None, rules: Rules) -> None:
         """Starts the learner with the champion's weights, if they are for these features.
 
-        Weights for other transforms are for other features.
+        Weights for other transforms are for other features. Ends learning if initial weights are
+        for another number of features.
         """
         self.feature_names = names
         self.groups = [no_example(len(names)) for _ in self.groups]
@@ -218,20 +231,28 @@ class Training:
         elif len(initial) == len(names):
             weights = initial
         self.learner = rules.learner.start(weights)
-        if initial and len(initial) != len(names):
+        if not rules.may_have(names):
             self._freeze(f"initial_weights are {len(initial)}, features {len(names)}", rules)
 
-    def add(self, query: SettledQuery, rules: Rules, *, may_begin_anew: bool = False) -> None:
+    def add(
+        self,
+        query: SettledQuery,
+        rules: Rules,
+        champion: Version | None = None,
+        *,
+        may_begin_anew: bool = False,
+    ) -> None:
         """Adds the training example of a query; one that cannot be used is counted.
 
-        Learning ends when most of the last queries cannot be used. With *may_begin_anew* it begins
-        again with their features instead: the first query alone has decided on the others.
+        Learning ends when most of the last queries cannot be used. With *may_begin_anew*, as long
+        as no experiment has begun in this epoch, it begins again with their features instead: the
+        first query alone has decided on the others. Initial weights that are live for most keep
+        their features.
         """
         example = no_example(len(self.feature_names))
         if query.feature_names or query.invalid_training_data:
             kind = None
             try:
-                require_propensities(query, rules)
                 example = example_of(
                     query,
                     self.feature_names,
@@ -239,32 +260,24 @@ class Training:
                     source_weights=rules.source_weights,
                     transforms=rules.transforms,
                 )
+                require_propensities(query, rules)
             except UnusableExampleError as error:
-                kind = self._set_apart(query, error, rules, may_begin_anew=may_begin_anew)
+                kind = error.kind
+                self.learn(rules, whole=True)  # notes the queries before it that overflow
+                if self.unusable.would_be_most() and not self.frozen:
+                    names = query.feature_names
+                    may = may_begin_anew and not (
+                        rules.initial_weights and self.unusable.most_were_usable
+                    )
+                    if may and names and names != self.feature_names:
+                        self.unusable.recent = 0
+                        self.begin(names, champion, rules)
+                    else:
+                        self._freeze(str(error), rules)
                 example = no_example(len(self.feature_names))
             self.unusable.note(kind)
         self.groups.append(example)
         self.numbers.append(self.unusable.n_noted)
-
-    def _set_apart(
-        self,
-        query: SettledQuery,
-        error: UnusableExampleError,
-        rules: Rules,
-        *,
-        may_begin_anew: bool,
-    ) -> str | None:
-        """The kind of a query that cannot be used. May end learning, or begin it again."""
-        self.learn(rules, whole=True)  # notes the queries before it that overflow
-        if error.kind is not None and not self.unusable.would_be_most():
-            return error.kind
-        names = query.feature_names
-        if may_begin_anew and error.kind and names and names != self.feature_names:
-            self.unusable.recent = 0
-            self.begin(names, None, rules)
-        else:
-            self._freeze(str(error), rules)
-        return error.kind
 
     def _freeze(self, reason: str, rules: Rules) -> None:
         """Ends learning after the preceding whole batches."""

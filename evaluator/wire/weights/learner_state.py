@@ -77,6 +77,12 @@ class _SuccessRates(msgspec.Struct):
     tables: list[tuple[TimeMs, HistoryTable]]
 
 
+class _Unusable(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    recent: str
+    counts: dict[str, Count]
+    n_noted: Count = 0
+
+
 class _Model(msgspec.Struct):
     model: str
     feature_names: _Names
@@ -92,7 +98,7 @@ class _Model(msgspec.Struct):
     frozen_published: bool
     last_command: Count
     loss: float | None
-    unusable: tuple[str, dict[str, Count]]
+    unusable: _Unusable
     progress: tuple[float, float, float]
     last_experiment: tuple[Count, str, str] | None = None
 
@@ -115,7 +121,7 @@ def check_state(state: Any) -> None:
 
 def _check_model(model: _Model) -> None:
     learner, n = model.learner, len(model.feature_names)
-    Unusable.load(model.unusable)
+    Unusable.load(msgspec.to_builtins(model.unusable))
     Progress.load(model.progress)
     if learner is not None:
         first, second, *_ = learner.moments
