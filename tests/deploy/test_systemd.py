@@ -17,6 +17,7 @@ from tests.waiting import STOP_SECONDS
 UNIT = ROOT / "deploy" / "systemd" / "evaluator@.service"
 TEXT = UNIT.read_text("utf-8")
 PROGRAM = "/opt/evaluator/bin/evaluator"
+NAME = "EVALUATOR_GROUP_INSTANCE_ID"
 MAX_EXPOSURE = 20
 """In tenths, as `systemd-analyze security` counts: below 2.0 is its best class."""
 
@@ -36,11 +37,14 @@ def only(name):
     return value
 
 
+def environment():
+    """The variables that the unit sets."""
+    return dict(each.split("=", 1) for each in options()["Environment"])
+
+
 def test_its_command_is_accepted_and_its_state_is_where_systemd_makes_it():
     command = only("ExecStart").replace("%S", "/var/lib").replace("%i", "9464")
-    for variable in options()["Environment"]:
-        name, _, value = variable.partition("=")
-        assert not name.startswith("EVALUATOR_"), "these are settings"
+    for name, value in environment().items():
         command = command.replace(f"${{{name}}}", value)
     program, *arguments = shlex.split(command)
     given = new_parser().parse_args(arguments)
@@ -49,6 +53,19 @@ def test_its_command_is_accepted_and_its_state_is_where_systemd_makes_it():
     assert settings.http_port == 9464
     assert settings.state_dir == f"/var/lib/{only('StateDirectory').replace('%i', '9464')}"
     assert only("StateDirectoryMode") == "0700"
+
+
+def test_a_worker_has_a_name_and_a_session_that_is_longer_than_the_pause_before_a_restart():
+    given = {n: value for n, value in environment().items() if n.startswith("EVALUATOR_")}
+    settings = load_settings(environment=given | {NAME: specified(given[NAME])})
+    assert settings.group_instance_id == "host-9464"
+    assert settings.session_timeout_ms > 1_000 * float(only("RestartSec").removesuffix("s"))
+    assert load_settings(environment={**given, NAME: ""}).group_instance_id is None
+
+
+def specified(text):
+    """With the specifiers of systemd replaced, on the machine `host`."""
+    return text.replace("%H", "host").replace("%i", "9464")
 
 
 def test_it_is_stopped_and_reloaded_by_the_signals_of_the_program():
