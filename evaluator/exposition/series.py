@@ -96,7 +96,7 @@ memory_tier_bytes gauge task
 restore_left gauge task
     Offsets of both logs that a restoring task has still to read.
 quarantined_stores counter task
-    Stores and checkpoint records that could not be used; tasks were rebuilt.
+    Stores and checkpoint records that could not be used.
 snapshot_timestamp_seconds gauge task
     Wall clock of the last snapshot of a store, at first of the take-over; absent without snapshots.
 snapshot_size_bytes gauge task

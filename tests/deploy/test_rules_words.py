@@ -43,9 +43,11 @@ IN_WORDS = {
     "EvaluatorStateRebuilt": (
         {"task": "1"},
         {
-            "summary": "The store of task 1 of evaluator was quarantined and rebuilt,"
+            "summary": "A store or checkpoint of task 1 of evaluator could not be used,"
             " 2 time(s) within an hour.",
-            "description": "All figures are right. Find the cause before it affects other stores.",
+            "description": "The task was rebuilt with the same totals, or begins at zero: if a"
+            " topic was recreated, a log has lost its end, or the fingerprint is another one. The"
+            " log has the reason.",
         },
     ),
 }
