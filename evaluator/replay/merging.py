@@ -192,7 +192,7 @@ def _require_apart(shards: Sequence[Shard]) -> None:
                     where = "of the same topics" if part.place else "of files"
                     raise RequestRefused(
                         f"{other.directory} and {shard.directory} both have task {task} {where}, "
-                        "and differ. Merge each task once."
+                        "and are not byte-equal. Merge each task once."
                     )
                 if of.place != part.place:
                     raise RequestRefused(f"{shard.directory} has other partitions than before.")

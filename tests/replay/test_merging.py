@@ -267,7 +267,7 @@ def test_another_meaning_is_refused_and_the_settings_are_named(shards, tmp_path,
 
 def test_a_task_that_is_there_twice_is_refused_unless_equal(shards, tmp_path, capsys):
     assert merge(tmp_path / "out", shards / "0", shards / "whole") == 2
-    assert "both have task 0 of files, and differ" in capsys.readouterr().err
+    assert "both have task 0 of files, and are not byte-equal." in capsys.readouterr().err
 
 
 def test_an_input_is_not_replaced(shards, tmp_path, capsys):
@@ -313,7 +313,7 @@ def test_tasks_of_other_topics_add_up_and_stay_apart(shards, tmp_path, capsys):
         )
         == 2
     )
-    assert "both have task 1 of the same topics, and differ" in capsys.readouterr().err
+    assert "both have task 1 of the same topics, and are not byte-equal" in capsys.readouterr().err
 
 
 def test_the_code_of_different_versions_is_not_named(shards, tmp_path):
