@@ -1,5 +1,6 @@
 """Clocks that are wrong: of a worker, and of a producer."""
 
+import re
 import sys
 import time
 
@@ -55,15 +56,16 @@ def ahead(tmp_path):
 def test_a_worker_whose_clock_is_ahead_says_so_and_writes_no_heartbeats(make_world, ahead):
     world = make_world(1, settings=SETTINGS)
     world.produce({("rankings", 0): [ranking("now", now_ms())]})
+    began_ms = now_ms()
     worker = ahead(world, 90_000, idle_ms=0)
     worker.until_read({"rankings-0": 1, "judgments-0": 0})
     (skewed,) = worker.eventually(lambda: worker.events("clock_skewed"))
-    assert 90_000 <= skewed["skew_ms"] < 120_000
+    assert 90_000 <= skewed["skew_ms"] <= 90_000 + now_ms() - began_ms  # at most a probe longer
     worker.eventually(lambda: worker.document("/status")["clock_skew_ms"])
     (warning,) = worker.document("/status")["warnings"]
-    assert warning.startswith("The clock of this machine is 9")
+    assert re.match(r"The clock of this machine is \d+ s ahead of the broker's", warning)
     assert worker.document("/status")["ready"]
-    assert 90 <= worker.samples()["evaluator_clock_skew_seconds"] < 120
+    assert worker.samples()["evaluator_clock_skew_seconds"] >= 90
     commit_ms = worker.document("/status")["last_commit_ms"]
     worker.eventually(lambda: worker.document("/status")["last_commit_ms"] > commit_ms + 2_000)
     assert worker.stop() == 0
@@ -83,12 +85,14 @@ def test_heartbeats_of_a_worker_are_stamped_in_broker_time(make_world, ahead):
 
 def test_a_log_whose_clock_is_ahead_is_told_of(make_world, start):
     world = make_world(2, settings=SETTINGS)
-    world.produce({("rankings", 1): [ranking("ahead", now_ms() + 3_300_000)]})
+    began_ms = now_ms()
+    world.produce({("rankings", 1): [ranking("ahead", began_ms + 3_300_000)]})
     worker = start(world, heartbeats="off")
     worker.until_read(world.ends())
     worker.eventually(lambda: worker.document("/status")["warnings"])
     (warning,) = worker.document("/status")["warnings"]
-    assert warning.startswith("The clock of rankings-1 is 32")
+    assert re.match(r"The clock of rankings-1 is \d+ s ahead of the broker's", warning)
     assert worker.document("/status")["ready"]
     name = 'evaluator_input_clock_ahead_seconds{partition="1",topic="rankings"}'
-    assert 3_200 < worker.samples()[name] <= 3_300
+    ahead_seconds = worker.samples()[name]
+    assert 3_300 - (now_ms() - began_ms) / 1000 <= ahead_seconds <= 3_300

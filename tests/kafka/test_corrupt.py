@@ -46,6 +46,18 @@ def damage(broker, topic, *, number, sealed):
     return first, last
 
 
+def lose_end(broker, topic):
+    """Cuts the last batch off, as an unclean election does; the offsets that are gone."""
+    folder = broker.directory / "data" / f"{topic}-0"
+    [segment] = folder.glob("*.log")
+    data = segment.read_bytes()
+    start, _, first, last = list(batches(data))[-1]
+    segment.write_bytes(data[:start])
+    for index in (*folder.glob("*.index"), *folder.glob("*.timeindex")):
+        index.unlink()  # made again at the start of the broker
+    return first, last
+
+
 def without(inputs, gone):
     """The inputs but for these ranges of offsets, by log."""
 
@@ -147,7 +159,7 @@ def test_of_a_damaged_record_nothing_is_known_and_of_the_others_all(
 
 
 @pytest.mark.parametrize("disk", ["state", "other"])
-def test_a_batch_that_is_damaged_after_it_was_read_stops_nobody_who_need_not_read_it(
+def test_a_batch_that_is_damaged_or_lost_after_it_was_read_stops_no_worker_that_need_not_read_it(
     own_broker, start, topic_prefix, tmp_path, disk
 ):
     world = World(Connection(own_broker.bootstrap), topic_prefix, n_tasks=1)
@@ -176,3 +188,35 @@ def test_a_batch_that_is_damaged_after_it_was_read_stops_nobody_who_need_not_rea
     if disk == "state":
         assert comparable(worker.totals) == truth.totals
     assert worker.stop() == 0
+    if disk == "state":
+        begins_anew_without_its_end(own_broker, world, start, tmp_path / disk)
+
+
+def begins_anew_without_its_end(broker, world, start, states):
+    """The log loses the damaged batch too, and grows beyond the position of the worker."""
+    before, topic = world.ends(), f"{world.prefix}rankings"
+    broker.stop()
+    first, last = lose_end(broker, topic)
+    broker.start()
+    assert world.ends()["rankings-0"] == first
+    world.produce({("rankings", 0): traffic(9, n_queries=60).of("rankings")})
+    assert world.ends()["rankings-0"] > before["rankings-0"] == last + 1
+    worker = start(world, state_dir=states)
+    worker.until_read(world.ends())
+    worker.until_ready()
+    assert comparable(worker.totals) == world.truth().totals
+    for event in ("store_quarantined", "checkpoint_of_other_logs"):
+        (line,) = worker.events(event)
+        assert line["reason"] == f"record {last} of rankings-0 is not the one that was read"
+    assert worker.samples()['evaluator_quarantined_stores_total{task="0"}'] == 2
+    assert worker.stop() == 0
+    records = world.outputs()["settled", 0]
+    generations = dict.fromkeys(dict(record.headers)["generation"] for record in records)
+    old, new = generations
+    assert new == old + b".1"
+    (n, *_) = [
+        json.loads(record.value)["n"]
+        for record in records
+        if dict(record.headers)["generation"] == new
+    ]
+    assert n == 0

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import time
+from itertools import pairwise
 
 import pytest
 from aiokafka import TopicPartition
@@ -17,6 +19,7 @@ from tests.waiting import patience
 pytestmark = pytest.mark.kafka
 
 R0, J0 = ("rankings", 0), ("judgments", 0)
+SILENCE_MS = 5_000
 
 
 @pytest.fixture
@@ -165,7 +168,17 @@ async def test_what_stands_at_its_end_and_is_not_asked_for_is_not_fetched(backen
 @pytest.fixture
 def short_silence(monkeypatch):
     """Five seconds without a word, and a member leaves the group."""
-    monkeypatch.setattr(of_kafka, "MAX_POLL_INTERVAL_MS", 5_000)
+    monkeypatch.setattr(of_kafka, "MAX_POLL_INTERVAL_MS", SILENCE_MS)
+
+
+async def at_work(source, milliseconds):
+    """Stays in the group without a poll; the longest pause in milliseconds."""
+    times = [time.monotonic()]
+    while 1000 * (times[-1] - times[0]) < milliseconds:
+        await asyncio.sleep(0.1)
+        source.stay_in_group()
+        times.append(time.monotonic())
+    return 1000 * max(later - earlier for earlier, later in pairwise(times))
 
 
 async def nothing_polled(source, seconds):
@@ -183,7 +196,11 @@ async def test_a_member_without_tasks_stays_and_takes_them_over(backend):
     members = [backend.source(), backend.source()]
     for member in members:
         await member.start()
-    await asyncio.gather(*(nothing_polled(member, 7) for member in members))
+    seconds = 7.0
+    async with patience():  # of a group that is not just being rebalanced
+        while seconds == 7.0 or sum(bool(each.assignment.tasks) for each in members) != 1:
+            await asyncio.gather(*(nothing_polled(each, seconds) for each in members))
+            seconds = 0.5
     (owner,) = [member for member in members if member.assignment.tasks]
     (idle,) = [member for member in members if not member.assignment.tasks]
     await owner.stop()
@@ -195,12 +212,13 @@ async def test_a_member_without_tasks_stays_and_takes_them_over(backend):
 async def test_whoever_is_silent_leaves_and_comes_back_and_whoever_is_at_work_stays(backend):
     source = backend.source()
     await source.start()
-    generation = await owned(source, {0})
-    source.seek(R0, 0)
-    source.seek(J0, 0)
-    for _ in range(70):
-        await asyncio.sleep(0.1)
-        source.stay_in_group()
+    pause = SILENCE_MS
+    async with patience():
+        while pause >= SILENCE_MS / 2:  # a process that stands still for so long is silent itself
+            generation = await owned(source, {0})
+            source.seek(R0, 0)
+            source.seek(J0, 0)
+            pause = await at_work(source, 7_000)
     assert source.assignment.generation == generation
     assert await source.commit({R0: Committed(0, "")})
     async with patience():
