@@ -108,13 +108,13 @@ def measure(bootstrap: str, directory: Path, n_open: int) -> None:
     first = Run(bootstrap, directory)
     task = first.wait_for(n_open, end=False)
     left, spent = sum(task["lag"].values()), first.stop()
-    print(f"{task['held']:,} open, {left:,} unread: ended {spent:.2f} s after SIGTERM", flush=True)
+    print(f"{task['open']:,} open, {left:,} unread: ended {spent:.2f} s after SIGTERM", flush=True)
     again = Run(bootstrap, directory)
     ready = again.seconds_to_ready()
     task = again.wait_for(n_open, end=True)
     loaded = task["loaded_seconds"]
     print(f"started again: ready after {ready:.2f} s, {loaded:.2f} s of them the load", flush=True)
-    print(f"at rest, {task['held']:,} open: ended {again.stop():.2f} s after SIGTERM", flush=True)
+    print(f"at rest, {task['open']:,} open: ended {again.stop():.2f} s after SIGTERM", flush=True)
 
 
 def main() -> None:

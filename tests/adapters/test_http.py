@@ -1,6 +1,7 @@
 """The HTTP surface, asked over a real socket."""
 
 import asyncio
+import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -34,6 +35,7 @@ from tests.adapters.synthetic import (
     queries,
     task_view,
 )
+from tests.tidy.tree import ROOT
 from tests.waiting import finished
 
 PAIR = ("ranker", "prod")
@@ -179,6 +181,18 @@ def test_status_warns_of_clocks_that_are_off_by_more_than_is_allowed() -> None:
     assert one.startswith("The clock of rankings-1 is 301 s ahead of the broker's: a producer's")
     (two,) = warnings(0, NOW_MS + 400_000, NOW_MS + 301_000)
     assert "rankings-0 is 400 s ahead of the broker's (and of 1 more partitions by less)" in two
+
+
+def test_status_has_every_member_that_benchmarks_read() -> None:
+    status = FixedViews(FULL).status()
+    has = {"status": {*status}, "task": {*status["tasks"][0]}}
+    read = {
+        each
+        for path in (ROOT / "benchmarks").glob("*.py")
+        for each in re.findall(r"\b(status|task)\[['\"](\w+)['\"]\]", path.read_text("utf-8"))
+    }
+    assert {("task", "lag"), ("status", "ready")} <= read
+    assert not {(of, name) for of, name in read if name not in has[of]}
 
 
 def test_status_has_every_watched_series() -> None:
