@@ -31,6 +31,7 @@ from evaluator.worker.ownership import Ownership
 from evaluator.worker.store_snapshots import place_of
 from tests.repeats import first_quick
 from tests.s3 import SECRET, s3_server
+from tests.tidy.tree import ROOT
 from tests.waiting import PATIENCE_SECONDS, eventually
 from tests.worker.house import House, totals
 from tests.worker.traffic import traffic
@@ -872,7 +873,36 @@ try:
     SnapshotFolder("s3://nowhere").write("c/t/0/f", path / "3", positions, lambda: None)
 except SnapshotFailed as error:
     print(error)
+
+import asyncio
+from tests.worker.test_snapshots import work_on_s3
+
+asyncio.run(work_on_s3(path))
+print("fetched")
 """
+
+
+async def work_on_s3(path: Path) -> None:
+    """A whole worker writes its snapshots to S3, and another one without its disk fetches them."""
+    commit_after_every_batch(pytest.MonkeyPatch())
+    rig, url = Rig(path / "rig"), "s3://snapshots/workers"
+    rig.append(0, 0.5)
+    progress = sum(rig.house.ends().values())
+    with capture_logs() as logs:
+        async with rig.working(snapshot_url=url):
+            await eventually(
+                lambda: [
+                    line
+                    for line in logs
+                    if line["event"] == "snapshot_written"
+                    and sum(line["positions"].values()) == progress
+                ]
+            )
+    events, counts, again, restored = await back_without_disk(rig, snapshot_url=url)
+    fetched = events["snapshot_fetched"]
+    assert sum(fetched["positions"].values()) == progress
+    assert counts["snapshot_bytes", "fetched"] == fetched["bytes"] > 0
+    assert (again, restored) == (0, []), "no record before the snapshot is read again"
 
 
 @pytest.mark.slow
@@ -881,16 +911,18 @@ def test_a_server_of_s3_keeps_snapshots(tmp_path):
     with s3_server("snapshots") as environment:
         done = subprocess.run(
             [sys.executable, "-c", ON_S3, str(tmp_path)],
+            cwd=ROOT,
             env=environment,
             capture_output=True,
             text=True,
             check=False,
         )
     assert done.returncode == 0, done.stderr
-    first, second, third, again, progress, failure = done.stdout.splitlines()
+    first, second, third, again, progress, failure, worker = done.stdout.splitlines()
     assert int(first) == 6_000 + 100 + 15 + 1
     assert int(second) == int(third) == 100 + 1, "only files that are new"
     assert int(again) == 0
     assert progress == "3 2 []"
     assert "bucket does not exist" in failure
+    assert worker == "fetched"
     assert SECRET not in done.stdout + done.stderr
