@@ -26,8 +26,10 @@ from evaluator.core.types.records import LOGS, Log
 from evaluator.mapping.backlog import NO_CLOCK, Decode
 from evaluator.mapping.mapper import Mapper, MapperSettings
 from evaluator.mapping.progress import RepeatRules
+from evaluator.ports import Sink
 from evaluator.version import __version__
 from evaluator.wire.messages.codec import decode_judgments, decode_rankings
+from evaluator.wire.outputs.sizes import OVERSIZE_OUTPUT
 
 GROUP_SUFFIX = "-map"
 
@@ -55,10 +57,10 @@ def map(options: argparse.Namespace, settings: Settings) -> int:  # noqa: A001 -
     if len({names[log] for log in of_logs}) < len(of_logs):  # one topic has both
         stages = {LOGS[0]: of_logs}
     topics = {log: names[log] for log in stages}
+    source = KafkaForeignSource(connection, group, topics, written, prepare_of(schemas))
+    sink = KafkaCanonicalSink(connection, written, topic_prefix=settings.written_prefix)
     mapper = Mapper(
-        KafkaForeignSource(*(connection, group, topics, written), prepare=prepare_of(schemas)),
-        KafkaCanonicalSink(connection, written, topic_prefix=settings.written_prefix),
-        stages,
+        *(source, sink, stages),
         from_settings(
             MapperSettings,
             settings,
@@ -77,7 +79,8 @@ def map(options: argparse.Namespace, settings: Settings) -> int:  # noqa: A001 -
         await compare_schemas(settings)
         await mapper.run()
 
-    return asyncio.run(serve(work, mapper.stop, MapperViews(mapper, settings), settings, options))
+    views = MapperViews(mapper, settings, lost=source.bounds.lost, sink=sink)
+    return asyncio.run(serve(work, mapper.stop, views, settings, options))
 
 
 def _written(to: str, sources: Mapping[Log, str]) -> dict[Log, str]:
@@ -95,11 +98,20 @@ def _written(to: str, sources: Mapping[Log, str]) -> dict[Log, str]:
 
 
 class MapperViews(ProcessViews):
-    """The views of a mapper for its HTTP server."""
+    """The views of a mapper for its HTTP server.
 
-    def __init__(self, mapper: Mapper, settings: Settings) -> None:
+    Args:
+        mapper: the mapper.
+        settings: those of the command.
+        lost: records that had expired before they were read.
+        sink: where it writes.
+    """
+
+    def __init__(
+        self, mapper: Mapper, settings: Settings, *, lost: Mapping[Log, int], sink: Sink
+    ) -> None:
         super().__init__(None, settings)
-        self._mapper = mapper
+        self._mapper, self._lost, self._sink = mapper, lost, sink
         collector = MapperCollector(
             self._figures, ready=lambda: not self.readiness(), version=__version__
         )
@@ -133,7 +145,8 @@ class MapperViews(ProcessViews):
 
     def _figures(self) -> Series:
         mapper, readings = self._mapper, self._mapper.readings.items()
-        commit_ms = mapper.last_commit_ms
+        commit_ms, memory = mapper.last_commit_ms, self.resources().memory_limit
+        letters = {**mapper.reasons, OVERSIZE_OUTPUT: self._sink.refused}
         return {
             "map_records": [(path, n) for path, n in sorted(mapper.counts.items())],
             "map_messages": [((log,), n) for log, n in sorted(mapper.n_written.items())],
@@ -143,9 +156,10 @@ class MapperViews(ProcessViews):
                 for (log, number), reading in readings
                 if reading.place[1] != NO_CLOCK
             ],
-            "dead_letters": [((reason,), n) for reason, n in sorted(mapper.reasons.items())],
-            "consumer_lag": [((log, str(n)), lag) for (log, n), lag in mapper.lags().items()],
-            "input_position": [((log, str(n)), it.place[0]) for (log, n), it in readings],
+            "dead_letters": [((reason,), n) for reason, n in sorted(letters.items())],
+            "map_lag": [((log, str(n)), lag) for (log, n), lag in mapper.lags().items()],
+            "input_records_lost": [((log,), self._lost.get(log, 0)) for log in LOGS],
+            "memory_limit_bytes": [] if memory is None else [((), memory)],
             "last_commit_timestamp_seconds": (
                 [] if commit_ms is None else [((), commit_ms / 1000)]
             ),

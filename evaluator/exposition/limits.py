@@ -54,7 +54,7 @@ LIMITS: Final = (
     ),
     Limit("orphan_share_limit", 0.05, "Share of orphans among the judgments."),
     Limit("dead_letter_share_limit", 0.01, "Share of one reason's dead letters among all records."),
-    Limit("lag_limit", 1000, "Unread records of a task."),
+    Limit("lag_limit", 1000, "Unread records of a task, or of evaluator map."),
     Limit("watermark_age_limit_seconds", 1800, "Age of the watermark of a task."),
     Limit(
         "input_clock_ahead_limit_seconds",

@@ -121,6 +121,8 @@ map_records counter topic outcome
     Records that evaluator map has finished, by outcome.
 map_messages counter topic
     Messages that evaluator map has written.
+map_lag gauge topic partition
+    Records of a partition that evaluator map has not finished; absent until its end is known.
 map_clock_timestamp_seconds gauge topic partition
     Clock of a partition that evaluator map reads; absent before its first timestamp.
 map_paused_partitions gauge

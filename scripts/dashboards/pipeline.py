@@ -276,6 +276,56 @@ PROGRESS: Final = [
         ],
     ),
 ]
+MAP: Final = [
+    Panel(
+        title="Records that evaluator map has finished",
+        text="By outcome, per second: refused ones are dead letters.",
+        runbook="EvaluatorMapStalled",
+        also=("EvaluatorDeadLetters",),
+        targets=[
+            (
+                (
+                    "sum by (topic, outcome) "
+                    '(rate(evaluator_map_records_total{job=~"$job"}[$__rate_interval]))'
+                ),
+                "{{topic}} {{outcome}}",
+            )
+        ],
+        unit="cps",
+    ),
+    Panel(
+        title="Records that wait for evaluator map",
+        text="Of all partitions. A record that leads the furthest clock by half of"
+        " out_of_orderness_ms waits.",
+        runbook="EvaluatorMapStalled",
+        also=("EvaluatorMapBehind",),
+        targets=[
+            ('evaluator:map_lag:sum{job=~"$job"}', "{{job}}"),
+            ("evaluator:lag_limit", "limit"),
+        ],
+    ),
+    Panel(
+        title="Age of the clocks of evaluator map",
+        text="How far the records that were written last are behind the clock, by partition.",
+        runbook="EvaluatorMapBehind",
+        targets=[
+            (
+                (
+                    "time() - max by (topic, partition) "
+                    '(evaluator_map_clock_timestamp_seconds{job=~"$job"})'
+                ),
+                "{{topic}}-{{partition}}",
+            )
+        ],
+        unit="s",
+    ),
+    Panel(
+        title="Partitions of evaluator map that wait",
+        text="Their next record waits for the clocks of other partitions.",
+        runbook="EvaluatorMapBehind",
+        targets=[('sum(evaluator_map_paused_partitions{job=~"$job"})', "partitions")],
+    ),
+]
 
 
 def pipeline() -> dashboard.Dashboard:
@@ -286,5 +336,5 @@ def pipeline() -> dashboard.Dashboard:
         names=("model", "variant"),
         annotations=[PROMOTIONS],
     )
-    rows = {"Records and outcomes": LEDGER, "Progress": PROGRESS}
+    rows = {"Records and outcomes": LEDGER, "Progress": PROGRESS, "evaluator map": MAP}
     return filled(made, PIPELINE_NOW, rows)

@@ -547,10 +547,15 @@ def of_a_mapper():
     mapper.readings["rankings", 0] = Reading((5, 70_000), (5, 70_000))
     mapper.counts["rankings", "mapped"] = 3
     mapper.n_written["rankings"] = 4
-    shown = {metric.name: metric for metric in MapperViews(mapper, Settings()).registry.collect()}
+    views = MapperViews(mapper, Settings(), lost={"rankings": 7}, sink=SimpleNamespace(refused=2))
+    shown = {metric.name: metric for metric in views.registry.collect()}
     clock = shown["evaluator_map_clock_timestamp_seconds"].samples[0]
     assert (clock.value, clock.labels) == (70.0, {"topic": "rankings", "partition": "0"})
-    assert shown["evaluator_consumer_lag"].samples[0].value == 9 - 5
+    assert shown["evaluator_map_lag"].samples[0].value == 9 - 5
+    assert [each.value for each in shown["evaluator_input_records_lost"].samples] == [7, 0]
+    (letters,) = shown["evaluator_dead_letters"].samples
+    assert (letters.labels, letters.value) == ({"reason": "oversize_output"}, 2)
+    assert {"evaluator_consumer_lag", "evaluator_input_position"}.isdisjoint(shown)  # of tasks
     assert shown["evaluator_ready"].samples[0].value == 0
     return [metric for name, metric in shown.items() if name.startswith("evaluator_map_")]
 

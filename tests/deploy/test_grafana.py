@@ -163,6 +163,9 @@ INVENTORY = {
         "Left to restore by task": "evaluator_restore_left",
         "Age of the last checkpoint by task": "evaluator:checkpoint_age_seconds:min",
         "Age of the last snapshot by task": "evaluator:snapshot_age_seconds:min",
+        "Records that evaluator map has finished": "evaluator_map_records_total",
+        "Records that wait for evaluator map": "evaluator:map_lag:sum",
+        "Age of the clocks of evaluator map": "evaluator_map_clock_timestamp_seconds",
     },
     "learning": {
         "Champion and challenger, means of an hour": 'ranker="challenger"',
@@ -268,6 +271,7 @@ def test_a_panel_turns_red_where_an_alert_would_fire():
         ("pipeline", "Dead letters by reason", "dead_letter_share_limit"),
         ("pipeline", "Delay of judgments", "judgment_delay_limit_seconds"),
         ("pipeline", "Unread records by task", "lag_limit"),
+        ("pipeline", "Records that wait for evaluator map", "lag_limit"),
         ("pipeline", "Age of the watermark by task", "watermark_age_limit_seconds"),
         ("pipeline", "Age of the last checkpoint by task", "checkpoint_age_limit_seconds"),
         ("pipeline", "Age of the last snapshot by task", "snapshot_age_limit_seconds"),

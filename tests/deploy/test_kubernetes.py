@@ -13,14 +13,16 @@ import pytest
 import yaml
 
 from evaluator.adapters.http.server import PROBES
+from evaluator.cli.arguments import new_parser
 from evaluator.config import load_settings
+from evaluator.mapping.document import read_document
 from scripts.recipe import stages_of
 from scripts.write_prometheus_rule import TARGET, prometheus_rule, rule_files
 from tests.deploy.rules import rules_of
 from tests.tidy.tree import ROOT
 
 FOLDER = ROOT / "deploy" / "kubernetes"
-OVERLAYS = ("sidecar", "statefulset")
+OVERLAYS = ("sidecar", "statefulset", "map")
 _, IMAGE = stages_of((ROOT / "Dockerfile").read_text("utf-8"))
 
 
@@ -63,8 +65,16 @@ def built(tmp_path_factory):
 
 @pytest.fixture
 def objects(built, overlay):
-    """The objects of an overlay, by kind and name; tests only read them."""
-    return objects_of(built[overlay])
+    """The objects of an overlay, by kind and name; tests only read them.
+
+    A map is beside another overlay, which has what finds its pods.
+    """
+    found = objects_of(built[overlay])
+    if overlay != "map":
+        return found
+    shared = ("PodMonitor", "PodDisruptionBudget", "ServiceAccount")
+    beside = objects_of(built["statefulset"])
+    return found | {of: one for of, one in beside.items() if of[0] in shared}
 
 
 @cache
@@ -102,9 +112,11 @@ def built_of(*overlays):
     return mark
 
 
-both = built_of(*OVERLAYS)
+every = built_of(*OVERLAYS)
+both = built_of("sidecar", "statefulset")
 sidecar = built_of("sidecar")
 statefulset = built_of("statefulset")
+of_map = built_of("map")
 
 
 @pytest.mark.kubectl
@@ -126,9 +138,10 @@ def test_objects_have_no_member_that_kubernetes_does_not_know(built, version, tm
     }
 
 
-@both
+@every
 def test_the_evaluator_has_no_more_rights_than_it_needs(objects, overlay):
     spec = pod(objects)["spec"]
+    assert ("ServiceAccount", spec["serviceAccountName"]) in objects
     assert spec["automountServiceAccountToken"] is False
     user, group = map(int, IMAGE.user.split(":"))
     assert spec["securityContext"]["runAsNonRoot"] is True
@@ -141,14 +154,14 @@ def test_the_evaluator_has_no_more_rights_than_it_needs(objects, overlay):
     }
 
 
-@both
+@every
 def test_a_limit_of_memory_keeps_it_from_taking_the_node(objects, overlay):
     resources = container(objects)["resources"]
     assert resources["limits"]["memory"] == resources["requests"]["memory"]
     assert "cpu" not in resources["limits"]
 
 
-@both
+@every
 def test_its_settings_are_accepted_and_its_files_are_mounted(objects, overlay, tmp_path):
     spec, evaluator = pod(objects)["spec"], container(objects)
     (settings_map,) = [one for (kind, _), one in objects.items() if kind == "ConfigMap"]
@@ -160,7 +173,10 @@ def test_its_settings_are_accepted_and_its_files_are_mounted(objects, overlay, t
     volumes = {volume["name"]: volume for volume in spec["volumes"]}
     assert volumes["settings"]["configMap"]["name"] == settings_map["metadata"]["name"]
     assert f"--config={mounts['settings']['mountPath']}/settings.toml" in evaluator["args"]
-    assert settings.state_dir == mounts["state"]["mountPath"]
+    if overlay == "map":
+        assert settings.mapping == f"{mounts['settings']['mountPath']}/mapping.toml"
+    else:
+        assert settings.state_dir == mounts["state"]["mountPath"]
     for volume, path in (
         ("kafka", settings.sasl_password_file),
         ("kafka", settings.ssl_cafile),
@@ -177,13 +193,13 @@ def test_its_settings_are_accepted_and_its_files_are_mounted(objects, overlay, t
 def test_no_secret_is_in_the_tree():
     text = "".join(file.read_text("utf-8") for file in FOLDER.rglob("*.*"))
     assert not re.search(r"^kind: Secret$", text, re.MULTILINE)
-    settings = tomllib.loads((FOLDER / "base" / "settings.toml").read_text("utf-8"))
-    assert all(
-        value.startswith("/run/secrets/") for name, value in settings.items() if "file" in name
-    )
+    for file in FOLDER.rglob("settings.toml"):
+        files = {n: v for n, v in tomllib.loads(file.read_text("utf-8")).items() if "file" in n}
+        assert len(files) == 5
+        assert all(value.startswith("/run/secrets/") for value in files.values())
 
 
-@both
+@every
 def test_probes_ask_paths_that_need_no_token_at_a_port_that_is_there(objects, overlay):
     evaluator = container(objects)
     (port,) = evaluator["ports"]
@@ -196,7 +212,7 @@ def test_probes_ask_paths_that_need_no_token_at_a_port_that_is_there(objects, ov
         assert probe["httpGet"]["scheme"] == "HTTPS"
 
 
-@both
+@every
 def test_what_watches_and_moves_pods_finds_them(objects, overlay):
     labels = pod(objects)["metadata"]["labels"]
     for kind, path in (
@@ -252,16 +268,41 @@ def test_the_prometheus_of_kube_prometheus_may_find_the_pods_and_nothing_else(ob
 @both
 def test_each_namespace_is_a_job_of_its_own_that_the_rules_know(objects, overlay):
     (endpoint,) = only(objects, "PodMonitor")["spec"]["podMetricsEndpoints"]
-    [job] = [one for one in endpoint["relabelings"] if one["targetLabel"] == "job"]
+    job, of_map = [one for one in endpoint["relabelings"] if one["targetLabel"] == "job"]
     assert job["sourceLabels"] == ["__meta_kubernetes_namespace"]
     assert job.keys() == {"sourceLabels", "targetLabel", "replacement"}, "the whole value is $1"
     [known] = re.findall(r'up\{job=~"(.+?)"\}', TARGET.read_text("utf-8"))
     for namespace in ("shop", "search"):
-        assert re.fullmatch(known, job["replacement"].replace("$1", namespace))
+        for each in (job, of_map):
+            assert re.fullmatch(known, each["replacement"].replace("$1", namespace))
     assert "$1" in job["replacement"]
+    assert "$1" in of_map["replacement"] != job["replacement"]
+    name = "__meta_kubernetes_pod_label_app_kubernetes_io_name"
+    assert of_map["sourceLabels"] == ["__meta_kubernetes_namespace", name]
+    labels = pod(objects)["metadata"]["labels"]
+    assert not re.fullmatch(of_map["regex"], f"shop;{labels['app.kubernetes.io/name']}")
 
 
-@both
+@of_map
+def test_a_map_is_another_job_than_its_workers(objects, overlay):
+    (endpoint,) = only(objects, "PodMonitor")["spec"]["podMetricsEndpoints"]
+    relabeling = endpoint["relabelings"][-1]
+    labels = pod(objects)["metadata"]["labels"]
+    found = re.fullmatch(relabeling["regex"], f"shop;{labels['app.kubernetes.io/name']}")
+    assert relabeling["replacement"].replace("$1", found[1]) == "shop/evaluator-map"
+
+
+@of_map
+def test_a_map_writes_the_topics_that_its_workers_read(objects, overlay):
+    mapping = read_document(only(objects, "ConfigMap")["data"]["mapping.toml"], "mapping.toml")
+    given = new_parser().parse_args(container(objects)["args"])
+    settings = load_settings(environment={})
+    assert given.command == ("map", "map")
+    assert given.to == f"{settings.rankings_topic},{settings.judgments_topic}"
+    assert {each.topic for each in mapping.logs.values()}.isdisjoint(given.to.split(","))
+
+
+@every
 def test_only_prometheus_reaches_the_evaluator(objects, overlay):
     rules = only(objects, "NetworkPolicy")["spec"]["ingress"]
     to_it = [rule for rule in rules if {"protocol": "TCP", "port": 9464} in rule["ports"]]
@@ -278,7 +319,7 @@ def test_one_pod_at_a_time_is_moved(objects, overlay):
     assert "minAvailable" not in budget
 
 
-@statefulset
+@built_of("statefulset", "map")
 def test_the_evaluator_reaches_names_and_its_broker_and_nothing_else(objects, overlay):
     policy = only(objects, "NetworkPolicy")["spec"]
     assert set(policy["policyTypes"]) == {"Ingress", "Egress"}

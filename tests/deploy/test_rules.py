@@ -137,9 +137,12 @@ FAULTS = [
     ("EvaluatorBadQueries", "bad"),
     ("EvaluatorCheckpointStale", "no-checkpoints"),
     ("EvaluatorDeadLetters", "malformed"),
+    ("EvaluatorDeadLetters", "map-refuses"),
     ("EvaluatorInputClockAhead", "clock-ahead"),
     ("EvaluatorInputRetentionShort", "short"),
     ("EvaluatorJudgmentDelay", "late-judgments"),
+    ("EvaluatorMapBehind", "map-falls-behind"),
+    ("EvaluatorMapStalled", "map-stalls"),
     ("EvaluatorNoJudgments", "stops"),
     ("EvaluatorNoRankings", "stops"),
     ("EvaluatorNotReady", "not-ready"),
@@ -152,6 +155,7 @@ FAULTS = [
     ("EvaluatorStateRebuilt", "quarantined"),
     ("EvaluatorStateRebuilt", "quarantined-at-start"),
     ("EvaluatorTargetDown", "shop/evaluator"),
+    ("EvaluatorTargetDown", "shop/evaluator-map"),
     ("EvaluatorTasksUnowned", "unowned"),
     ("EvaluatorWatermarkStale", "silent-log"),
     ("EvaluatorWatermarkStale", "stalls"),
@@ -185,6 +189,30 @@ def put_faults_of_state(world: World) -> None:
         world.put("evaluator_quarantined_stores_total", values, **where)
     refusing = {"job": "refuses", "instance": "a", "reason": "oversize_output"}
     world.put("evaluator_dead_letters_total", steps((0, late + 1), (1, 30)), **refusing)
+
+
+def put_maps(world: World) -> None:
+    """Processes of `evaluator map`: one in a job of its own for each fault, and healthy ones."""
+    growing = [500 * (minute // 5) for minute in range(5, MINUTES - FAULT + 5)]
+    for job, lag, mapped, refused in (
+        ("fine", 40 * [1_001], 50, 0),  # in the job of its workers, of more partitions than these
+        ("map-catches-up", [900_000 - 1_000 * minute for minute in range(MINUTES)], 5_000, 0),
+        ("map-waits", [4_000 * (minute % 3) for minute in range(MINUTES)], 50, 0),
+        ("map-stalls", steps((0, FAULT), (5_000, MINUTES - FAULT)), then(50, 0), 0),
+        ("map-falls-behind", [*[0] * FAULT, *growing], 50, 0),
+        ("map-refuses", [0], 50, then(0, 2)),
+    ):
+        values = [*lag, *[lag[-1]] * (MINUTES + 1 - len(lag))]
+        for partition in range(6 if job == "fine" else 1):
+            of_log = {"job": job, "instance": "map", "topic": "rankings"}
+            world.put("evaluator_map_lag", values, **of_log, partition=str(partition))
+        for outcome, growth in (("mapped", mapped), ("refused", refused), ("left_out", mapped)):
+            each_minute = growth if isinstance(growth, list) else [growth] * MINUTES
+            counts = counter(each_minute)
+            world.put("evaluator_map_records_total", counts, **of_log, outcome=outcome)
+    world.put("evaluator_build_info", [1] * (MINUTES + 1), job="map-refuses", instance="map")
+    world.dead_letters("map-refuses", "mapping", then(0, 2))
+    world.put("up", [1, *then(1, 0)], job="shop/evaluator-map", instance="map")
 
 
 def with_pipeline_faults() -> World:
@@ -224,6 +252,7 @@ def with_pipeline_faults() -> World:
     for job in ("stalls", "silent-log"):
         world.watermark(job, "1", then(60, 0))
     put_faults_of_state(world)
+    put_maps(world)
     for job, seconds in (("clock-ahead", 3_300), ("clock-nearly-ahead", 300)):
         where = {"job": job, "instance": "a", "topic": "judgments", "partition": "1"}
         world.put("evaluator_input_clock_ahead_seconds", [0, *then(0, seconds)], **where)
@@ -264,6 +293,21 @@ def test_from_the_first_hour_on_exactly_the_faults_are_told(tmp_path):
                 {"job": "short", "topic": "judgments"},
                 summary="Topic judgments of short keeps its records for 2d 2h 2m 0s only, which is"
                 " too short to rebuild a task.",
+            ),
+            told(
+                "EvaluatorMapStalled",
+                "5h",
+                {"job": "map-stalls"},
+                summary="`evaluator map` of map-stalls has 5000 unread records and finishes none.",
+                description="Workers get no messages from it. If they write heartbeats, later"
+                " messages will be out of order.",
+            ),
+            told(
+                "EvaluatorMapBehind",
+                "5h",
+                {"job": "map-falls-behind"},
+                summary="`evaluator map` of map-falls-behind is slower than its topics grow: at"
+                " least 10000 records were unread in the last 25 minutes, more than before.",
             ),
             told(
                 "EvaluatorTasksUnowned",

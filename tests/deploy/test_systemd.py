@@ -16,16 +16,17 @@ from tests.waiting import STOP_SECONDS
 
 UNIT = ROOT / "deploy" / "systemd" / "evaluator@.service"
 TEXT = UNIT.read_text("utf-8")
+MAP = UNIT.with_name("map.conf").read_text("utf-8")
 PROGRAM = "/opt/evaluator/bin/evaluator"
 NAME = "EVALUATOR_GROUP_INSTANCE_ID"
 MAX_EXPOSURE = 20
 """In tenths, as `systemd-analyze security` counts: below 2.0 is its best class."""
 
 
-def options():
+def options(text=TEXT):
     """The values of each option of the unit."""
     found = {}
-    for line in TEXT.splitlines():
+    for line in text.splitlines():
         name, equals, value = line.partition("=")
         if equals and not line.startswith("#"):
             found.setdefault(name, []).append(value)
@@ -42,12 +43,17 @@ def environment():
     return dict(each.split("=", 1) for each in options()["Environment"])
 
 
-def test_its_command_is_accepted_and_its_state_is_where_systemd_makes_it():
-    command = only("ExecStart").replace("%S", "/var/lib").replace("%i", "9464")
+def given_in(command):
+    """The program of a command of an instance, and its options."""
+    command = command.replace("%S", "/var/lib").replace("%i", "9464")
     for name, value in environment().items():
         command = command.replace(f"${{{name}}}", value)
     program, *arguments = shlex.split(command)
-    given = new_parser().parse_args(arguments)
+    return program, new_parser().parse_args(arguments)
+
+
+def test_its_command_is_accepted_and_its_state_is_where_systemd_makes_it():
+    program, given = given_in(only("ExecStart"))
     settings = load_settings(environment={}, assignments=given.set)
     assert (program, given.source) == (PROGRAM, "kafka://kafka:9093")
     assert settings.http_port == 9464
@@ -66,6 +72,16 @@ def test_a_worker_has_a_name_and_a_session_that_is_longer_than_the_pause_before_
 def specified(text):
     """With the specifiers of systemd replaced, on the machine `host`."""
     return text.replace("%H", "host").replace("%i", "9464")
+
+
+def test_an_instance_may_be_a_map():
+    cleared, command = options(MAP)["ExecStart"]
+    assert cleared == "", "a second command would be refused"
+    program, given = given_in(command)
+    assert (program, given.source) == (PROGRAM, "kafka://kafka:9093")
+    assert (given.command, given.to) == (("map", "map"), "rankings,judgments")
+    assert str(given.mapping) == "/etc/evaluator/mapping.toml"
+    assert load_settings(environment={}, assignments=given.set).http_port == 9464
 
 
 def test_it_is_stopped_and_reloaded_by_the_signals_of_the_program():
@@ -87,10 +103,13 @@ def test_calls_that_it_makes_at_the_start_do_not_end_it():
 def test_systemd_accepts_it_and_finds_it_confined(tmp_path):
     program = shutil.which("systemd-analyze")
     assert program, "systemd-analyze is not there: make system"
-    unit = tmp_path / "evaluator@9464.service"
-    unit.write_text(TEXT.replace(PROGRAM, str(Path(sys.executable).with_name("evaluator"))))
+    unit, another = tmp_path / "evaluator@9464.service", tmp_path / "evaluator@9470.service"
+    drop_in = tmp_path / "evaluator@9470.service.d" / "map.conf"
+    drop_in.parent.mkdir()
+    for file, text in ((unit, TEXT), (another, TEXT), (drop_in, MAP)):
+        file.write_text(text.replace(PROGRAM, str(Path(sys.executable).with_name("evaluator"))))
     for command in (
-        ["verify", "--man=no", unit],
+        ["verify", "--man=no", unit, another],
         ["security", "--offline=true", f"--threshold={MAX_EXPOSURE}", "--no-pager", unit],
     ):
         done = subprocess.run([program, *command], capture_output=True, text=True, check=False)

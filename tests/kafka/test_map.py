@@ -191,11 +191,7 @@ def until_written(foreign, member):
     """Until nothing is left to map; the member, which is alone, runs."""
 
     def positions():
-        return [
-            n
-            for name, n in member.samples().items()
-            if name.startswith("evaluator_input_position{")
-        ]
+        return [each["position"] for each in member.document("/status")["partitions"].values()]
 
     member.until_ready()
     member.eventually(lambda: sum(positions()) == len(foreign.events))
