@@ -62,6 +62,12 @@ def filled(kafka, prefix, registry, extra=()):
     return len(serps), len(clicks), sum(row is not None for *_, row in clicks)
 
 
+async def append(bootstrap, topic, rows):
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
+        for key, value in rows:
+            await producer.send_and_wait(topic, value, key, partition=0)
+
+
 async def schemas_of(bootstrap, topic):
     consumer = AIOKafkaConsumer(topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest")
     await consumer.start()
@@ -158,12 +164,17 @@ def test_a_worker_that_starts_while_the_registry_is_away_uses_the_recorded_schem
     assert main(["topics", "create", source, of_test, f"--set=mapping={mapping}"]) == 0
     first = Worker(tmp_path, kafka.bootstrap, topic_prefix, "--until-end", mapping=mapping)
     assert first.wait() == 0, first.err
+    deep = b'{"registry":"r","id":"1","record":"a","more":' + b"[" * 2_000 + b"]" * 2_000 + b"}"
+    foreign = [(b"hello", b"there"), (b"{}", None), (deep, b"{}")]
+    asyncio.run(append(kafka.bootstrap, f"{topic_prefix}schemas", foreign))
     registry.fault = "reset"
     second = Worker(
         tmp_path, kafka.bootstrap, topic_prefix, "--until-end", mapping=mapping,
         group_id=f"{topic_prefix}second",
     )  # fmt: skip
     assert second.wait() == 0, second.err
+    (ignored,) = second.events("schemas_unreadable")
+    assert (ignored["records"], ignored["offset"]) == (len(foreign), 2)
     of_subjects = [each["subject"] for each in second.events("schema_not_compared")]
     assert of_subjects == [f"{topic_prefix}{topic}-value" for topic in ("serps", "clicks")]
     serp = {"session": "s-new", "number": 9, "at": NOW_MS, "text": None, "hits": []}

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import evaluator
+from evaluator.adapters.kafka.schemas import AnswerUnreadable, read_answer, read_key
 from evaluator.comparison.folder import read_folder
 from evaluator.core.alarms.rules import AlarmRules
 from evaluator.core.alarms.series import Alarm
@@ -380,6 +381,19 @@ KINDS: dict[str, Kind] = {
         for number in range(4)
     },
     "state of the leader": Kind(states, follow_state, StateRefused),
+    "key of an answer of a registry": Kind(
+        lambda: [b'{"registry":"http://r","id":"7","record":"a","unknown":1}'],
+        read_key,
+        AnswerUnreadable,
+    ),
+    "answer of a registry": Kind(
+        lambda: [
+            b'{"refused":"is unknown to the registry"}',
+            b'{"kind":"AVRO","schema":"{\\"type\\":\\"int\\"}","references":[["a","b"]]}',
+        ],
+        read_answer,
+        AnswerUnreadable,
+    ),
     "samples": Kind(
         lambda: [
             b'{"trace_id":"t","node_id":"n","tool":"a","query":"q","features":[1,2],"label":2}',
@@ -452,7 +466,7 @@ READ_BY += " state/snapshots"
 READ_BY += " weights/checksum weights/leader_state weights/weights_record"
 READ_BY += " alarms/records alarms/state"
 FUZZED = {f"wire/{name}" for name in READ_BY.split()}
-FUZZED |= {"wire/reading", "comparison/folder"}
+FUZZED |= {"wire/reading", "comparison/folder", "adapters/kafka/schemas"}
 OTHERWISE = {
     "wire/reading": "the reader itself",
     "wire/messages/strict": "messages, in the table",
@@ -461,7 +475,6 @@ OTHERWISE = {
     "mapping/schemas": "answers of a known type, in a file of a replay",
     "mapping/avro": "a schema of a bounded depth; any error refuses it",
     "adapters/registry/client": "any error is that of the registry",
-    "adapters/kafka/schemas": "records of a known type, of a topic that only evaluators write",
     "adapters/minilm": "a model that the operator installs",
     "replay/alarms": "sums that this process has just written",
     "mapping/messages": "foreign records, in tests/mapping",

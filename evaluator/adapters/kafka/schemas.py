@@ -4,6 +4,7 @@ import uuid
 from collections.abc import Mapping
 
 import msgspec
+import structlog
 
 from evaluator.adapters.kafka.administration import schema_topics
 from evaluator.adapters.kafka.clients import close, existing_counts, start_producer
@@ -11,8 +12,10 @@ from evaluator.adapters.kafka.connection import Connection
 from evaluator.adapters.kafka.errors import translated
 from evaluator.adapters.kafka.topic_reader import TopicReader
 from evaluator.mapping.schemas import Answer
-from evaluator.ports import SourceUnusable
+from evaluator.wire.reading import Reader
 from evaluator.wire.records import SCHEMAS
+
+log = structlog.get_logger(__name__)
 
 
 class _Key(msgspec.Struct):
@@ -21,6 +24,14 @@ class _Key(msgspec.Struct):
     registry: str
     id: str
     record: str
+
+
+class AnswerUnreadable(Exception):
+    """A record that no evaluator of this version has written; the message has the reason."""
+
+
+read_key: Reader[_Key] = Reader(_Key, AnswerUnreadable, "key")
+read_answer: Reader[Answer] = Reader(Answer, AnswerUnreadable)
 
 
 class KafkaAnswers:
@@ -48,7 +59,10 @@ class KafkaAnswers:
         self._next_offset: int | None = None
 
     async def read(self) -> list[tuple[str, Answer]]:
-        """The answers since the last call, in order. Raises SourceUnavailable, SourceUnusable."""
+        """The answers since the last call, in order; records of other programs are ignored.
+
+        Raises SourceUnavailable, SourceUnusable.
+        """
         if self._next_offset is None:
             required, optional = [self._topic], list[str]()
             if self._may_be_missing:
@@ -57,6 +71,7 @@ class KafkaAnswers:
             if not counts[self._topic]:
                 return []
         found: list[tuple[str, Answer]] = []
+        n_unreadable, first = 0, (0, "")
         reader = TopicReader(self._connection, self._topic)
         try:
             if self._next_offset is None:
@@ -67,20 +82,18 @@ class KafkaAnswers:
             async for row in reader.rest((0,)):
                 next_offset = row.offset + 1
                 try:
-                    key = msgspec.json.decode(row.key or b"", type=_Key)
-                    answer = msgspec.json.decode(row.value or b"", type=Answer)
-                except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                    raise SourceUnusable(
-                        f"The record at offset {row.offset} of {self._topic} cannot be read "
-                        f"({error}). Only evaluators of this version may write to this topic; "
-                        "delete it with its records if no other helps: schemas are then asked for "
-                        "again."
-                    ) from None
+                    key, answer = read_key(row.key or b""), read_answer(row.value or b"")
+                except AnswerUnreadable as error:
+                    first = first if n_unreadable else (row.offset, str(error))
+                    n_unreadable += 1
+                    continue
                 if key.registry == self._registry:
                     found.append((key.id, answer))
             self._next_offset = next_offset
         finally:
             await reader.close()
+        if n_unreadable:
+            log.warning("schemas_unreadable", records=n_unreadable, offset=first[0], error=first[1])
         return found
 
     async def append(self, answers: Mapping[str, Answer]) -> None:
