@@ -349,21 +349,34 @@ def test_fifty_pairs_of_nine_rankers_begin_with_the_served_order(tmp_path: Path)
 @pytest.mark.browser
 def test_a_fresh_page_draws_the_chart_at_once(tmp_path: Path) -> None:
     pair = ("ranker", "")
+    young = {"queries": 4, "sum_units": 4 * UNITS_PER_ONE}  # running, nothing of it has settled
+    running = {("running", *pair, "bm25", "mrr", name): n for name, n in young.items()}
     steps = [
-        one_task(quality(pair, SERVED, queries=0, value=0.0, measures=["mrr"])),
-        one_task(quality(pair, SERVED, queries=10, value=0.5 / 0.8, measures=["mrr"])),
-        one_task(quality(pair, SERVED, queries=20, value=0.375 / 0.8, measures=["mrr"])),
+        one_task(running | quality(pair, SERVED, queries=n, value=value / 0.8, measures=["mrr"]))
+        for n, value in ((0, 0.0), (10, 0.5), (20, 0.375))
     ]
     views = FixedViews(steps[-1], measures=["mrr"])
-    seen = visit(views, tmp_path, before=steps)
+    (tmp_path / "settled").mkdir()
+    seen = visit(views, tmp_path / "settled", before=steps)
     chart = seen.page.by_id("chart")
     # 10 queries of 0.5, then 20 whose mean is 0.375; nothing settles while the page is open.
     assert chart.attributes["aria-label"] == (
-        "mrr. served, settled: from 0.5000 to 0.3750, lowest 0.3750, highest 0.5000"
+        "mrr. served, settled: from 0.5000 to 0.3750, lowest 0.3750, highest 0.5000."
+        " bm25: no trend yet"  # its running mean of 1 is not drawn beside settled values
     )
+    assert seen.page.by_id("chart-note").text().startswith("Settled values as a mean over ")
     assert len(chart.all("canvas")) == 1
     assert "served" in chart.text()
     assert seen.complaints == []
+
+    views = FixedViews(steps[0], measures=["mrr"], settings={"silence": "zero"})
+    page = visit(views, tmp_path, before=[steps[0]] * 2).page
+    assert "bm25, running: from 1.0000 to 1.0000" in page.by_id("chart").attributes["aria-label"]
+    assert (
+        page.by_id("chart-note")
+        .text()
+        .startswith("Nothing has settled: running means, without the zeros of silent queries.")
+    )
 
 
 class Tab:

@@ -174,18 +174,20 @@ const MAX_LINES = 12;
 const COLOURS = ["--line-1", "--line-2", "--line-3", "--line-4", "--line-5", "--line-6"];
 const chart = { plot: null, shape: "", query: "", times: [], lines: new Map(), last: 0 };
 
-/** Means of what settled over some points, or the running mean until something has. */
-function trendOf(points, n) {
-  let queries = 0;
-  let score = 0;
-  const settled = points.map(([q, s], i) => {
-    queries += q;
-    score += s;
-    if (i >= n) { queries -= points[i - n][0]; score -= points[i - n][1]; }
-    return queries ? score / queries : null;
+/** Of each line the means of what settled over some points; the running means if nothing has in any of them. */
+function trendsOf(lines, n) {
+  const settled = lines.map((points) => {
+    let queries = 0;
+    let score = 0;
+    return points.map(([q, s], i) => {
+      queries += q;
+      score += s;
+      if (i >= n) { queries -= points[i - n][0]; score -= points[i - n][1]; }
+      return queries ? score / queries : null;
+    });
   });
-  if (settled.some(known)) return { kind: "settled", values: settled };
-  return { kind: "running", values: points.map(([, , running]) => running) };
+  if (settled.some((values) => values.some(known))) return { kind: "settled", trends: settled };
+  return { kind: "running", trends: lines.map((points) => points.map(([, , running]) => running)) };
 }
 
 function chosenLines() {
@@ -236,9 +238,9 @@ function showChart() {
   }
   const { mean, text } = WINDOWS[chosen.window];
   const names = [...chart.lines.keys()].sort((a, b) => (b === "served") - (a === "served") || weight(b) - weight(a) || byName(a, b)).slice(0, MAX_LINES);
-  const trends = names.map((name) => trendOf(chart.lines.get(name), mean));
-  const shape = key(chart.query, names, trends.map((trend) => trend.kind), document.documentElement.dataset.theme, dark.matches);
-  const data = [chart.times.map((ms) => ms / 1000), ...trends.map((trend) => trend.values)];
+  const { kind, trends } = trendsOf(names.map((name) => chart.lines.get(name)), mean);
+  const shape = key(chart.query, names, kind, document.documentElement.dataset.theme, dark.matches);
+  const data = [chart.times.map((ms) => ms / 1000), ...trends];
   if (shape !== chart.shape) {
     chart.plot?.destroy();
     box.replaceChildren();
@@ -248,12 +250,13 @@ function showChart() {
     chart.plot.setData(data);
   }
   const left = chart.lines.size - names.length;
-  const note = `Settled values as a mean over ${text}; dashed while nothing settles: the running mean. Times are UTC.`;
+  const silence = (state.status.settings || {}).silence === "zero" ? ", without the zeros of silent queries" : "";
+  const note = `${kind === "settled" ? `Settled values as a mean over ${text}` : `Nothing has settled: running means${silence}`}. Times are UTC.`;
   setText(byId("chart-note"), left > 0 ? `${note} ${count(left)} more lines are not shown.` : note);
-  const said = trends.map((trend, i) => {
-    const seen = trend.values.filter(known);
+  const said = trends.map((values, i) => {
+    const seen = values.filter(known);
     return seen.length < 2 ? `${named(names[i])}: no trend yet`
-      : `${named(names[i])}, ${trend.kind}: from ${measured(seen[0])} to ${measured(seen.at(-1))}, lowest ${measured(Math.min(...seen))}, highest ${measured(Math.max(...seen))}`;
+      : `${named(names[i])}, ${kind}: from ${measured(seen[0])} to ${measured(seen.at(-1))}, lowest ${measured(Math.min(...seen))}, highest ${measured(Math.max(...seen))}`;
   });
   box.setAttribute("aria-label", `${chosen.measure}. ${said.join(". ")}`);
 }
@@ -275,8 +278,8 @@ function chartOptions(names, trends, box) {
   const axis = { stroke: quiet, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 }, font: `12px ${style.fontFamily || "sans-serif"}` };
   const series = names.map((name, i) => ({
     label: named(name), stroke: colour(COLOURS[i % COLOURS.length]), width: 1.5, spanGaps: false,
-    dash: trends[i].kind === "running" ? [4, 4] : i < COLOURS.length ? [] : [8, 3],
-    value: (_, value) => measured(value), points: { show: trends[i].values.filter(known).length < 2 },
+    dash: i < COLOURS.length ? [] : [8, 3],
+    value: (_, value) => measured(value), points: { show: trends[i].filter(known).length < 2 },
   }));
   probe.remove();
   return {
