@@ -224,6 +224,39 @@ def test_presets_are_listed_and_printed(capsys):
     assert "Presets: clicks, otel-genai, ubi." in capsys.readouterr().err
 
 
+def require_ubi(queries, events):
+    """What UBI 1.3 requires of queries and events: members, and the types of those that are there.
+
+    Source: https://o19s.github.io/ubi/schema/1.3.0/, query.request and event. Its `oneOf` of a text
+    and of the same text as an enumeration or a UUID is not applied: by the letter, none of its own
+    actions would be valid.
+    """
+    short = {"application", "client_id", "query_id", "action_name", "object_id_field"}
+
+    def require(row, required, **kinds):
+        assert required <= row.keys()
+        kinds |= dict.fromkeys(short, str)
+        assert all(isinstance(value, kinds[name]) for name, value in row.items())
+        assert all(len(row[name]) <= 100 for name in short & row.keys())
+        if "timestamp" in row:
+            assert datetime.fromisoformat(row["timestamp"]).tzinfo  # as OpenSearch requires
+
+    for query in queries:
+        require(query, {"user_query"}, user_query=str, timestamp=str, query_response_hit_ids=list)
+        assert all(isinstance(hit, str) for hit in query.get("query_response_hit_ids", ()))
+    for event in events:
+        at = {"timestamp": str, "message_type": str, "event_attributes": dict}
+        require(event, {"action_name", "timestamp"}, **at)
+        attributes = event["event_attributes"]
+        require(attributes, {"position"}, position=dict, object=dict)
+        (where,) = attributes["position"].items()
+        if where[0] == "xy":
+            require(where[1], {"x", "y"}, x=int | float, y=int | float)
+        else:
+            assert (where[0], type(where[1])) == ("ordinal", int)
+        require(attributes.get("object", {"object_id": 1}), {"object_id"}, object_id=str | int)
+
+
 def test_records_of_user_behavior_insights_are_mapped_by_the_preset(tmp_path, capsys):
     main(["mapping", "presets", "ubi"])
     (tmp_path / "ubi.toml").write_text(capsys.readouterr().out)
@@ -235,8 +268,9 @@ def test_records_of_user_behavior_insights_are_mapped_by_the_preset(tmp_path, ca
     typed = {**query, "query_id": "q-2"}  # its hits are not recorded
     typed.pop("query_response_hit_ids")
     write(tmp_path / "logs" / "ubi_queries.ndjson", [query, typed])
-    others = [{"action_name": "impression"}, {"event_attributes": {"position": {"xy": {}}}}]
-    events = [event, *({**event, **each} for each in others)]
+    nowhere = {"event_attributes": {"position": {"xy": {"x": 4, "y": 2.5}}}}
+    events = [event, {**event, "action_name": "impression"}, {**event, **nowhere}]
+    require_ubi([query, typed], events)
     write(tmp_path / "logs" / "ubi_events.ndjson", events)
     arguments = [f"--source=file://{tmp_path / 'logs'}", f"--mapping={tmp_path / 'ubi.toml'}"]
     assert main(["replay", *arguments, f"--out={tmp_path / 'out'}"]) == 0
@@ -274,13 +308,18 @@ def test_a_world_of_user_behavior_insights_equals_its_canonical_twin(tmp_path, c
         })  # fmt: skip
         for k, action in enumerate(["view", *chance.choices(list(grades), k=chance.randrange(3))]):
             hit, at_ms = chance.choice(hits), now_ms + 10 * (k + 1)
+            position = chance.choice([{"ordinal": hits.index(hit) + 1}, {"xy": {"x": 3, "y": 4.5}}])
             topics["ubi_events"].append({
                 **both, "action_name": action, "timestamp": iso(at_ms),
-                "event_attributes": {"object": {"object_id": hit, "object_id_field": "sku"}},
+                "event_attributes": {
+                    "object": {"object_id": chance.choice([hit, int(hit)]), "object_id_field": "sku"},
+                    "position": position,
+                },
             })  # fmt: skip
             if grades[action] is not None:
                 graded = {"source": "ubi", "grades": {hit: grades[action]}}
                 topics["judgments"].append({**head, "timestamp_ms": at_ms, **graded})
+    require_ubi(topics["ubi_queries"], topics["ubi_events"])
     for name, rows in topics.items():
         write(tmp_path / ("foreign" if "ubi" in name else "twin") / f"{name}.ndjson", rows)
     foreign = replayed(tmp_path, "foreign", f"--mapping={tmp_path / 'ubi.toml'}")
