@@ -39,6 +39,7 @@ from tests.tidy.tree import ROOT
 
 PRESET = (files("evaluator.mapping") / "presets" / "otel-genai.toml").read_text("utf-8")
 PAGE = (ROOT / "docs" / "opentelemetry.md").read_text("utf-8")
+COLLECTOR = ROOT / "deploy" / "otel-collector" / "collector.yaml"
 NOW_MS = 1_769_846_400_000
 DOCUMENT_ID = "gen_ai.retrieval.document.id"
 
@@ -524,8 +525,23 @@ def test_the_page_is_executed(tmp_path, monkeypatch, capsys):
     assert "1 evaluations, 0 dead letters" in shown
     (row,) = map(json.loads, (tmp_path / "results" / "evaluations.ndjson").read_text().splitlines())
     assert row["values"]["served"]["mrr"] == 1 / 2  # the second document is relevant
-    (collector,) = (yaml.safe_load(text) for kind, text in blocks if kind == "yaml")
-    kafka = collector["exporters"]["kafka"]
+
+
+def test_the_collector_writes_what_the_preset_reads_and_keys_it_by_trace():
+    collector = yaml.safe_load(COLLECTOR.read_text("utf-8"))
     mapping = tomllib.loads(PRESET)
+    kafka = collector["exporters"]["kafka"]
     assert kafka["traces"] == {"topic": mapping["rankings"]["topic"]}
     assert kafka["logs"] == {"topic": mapping["judgments"]["topic"]}
+    assert kafka["partition_traces_by_id"] is kafka["partition_logs_by_trace_id"] is True
+    (dropped,) = collector["processors"].values()
+    (span,), (log,) = dropped["traces"]["span"], dropped["logs"]["log_record"]
+    documents = re.fullmatch(r'attributes\["(.+)"\] == nil', span)[1]
+    escaped = documents.replace(".", r"\.")
+    assert mapping["rankings"]["present"] == [f"attributes.{escaped}"]
+    evaluation = re.fullmatch(r'event_name != "(.+)"', log)[1]
+    assert mapping["judgments"]["where"] == {"eventName": [evaluation]}
+    for signal in ("traces", "logs"):
+        of = collector["service"]["pipelines"][signal]
+        assert of["processors"] == list(collector["processors"])
+        assert of["exporters"] == ["kafka"]
