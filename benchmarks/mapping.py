@@ -1,7 +1,8 @@
 """Foreign records to decoded columns, without a broker: CPU microseconds per record.
 
 `python -m benchmarks.mapping --records 2000 --rounds 9`. Rankings of about 3 kB with 20 rows, and
-clicks; beside them the same as canonical messages.
+clicks; beside them the same as canonical messages. OTLP has requests of one retrieval span with 20
+documents, or of one evaluation, by the preset otel-genai.
 """
 
 import argparse
@@ -9,14 +10,18 @@ import io
 import json
 import statistics
 import time
+from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from importlib.resources import files
 from typing import Any
 
 import fastavro
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.json_format import ParseDict
+from opentelemetry.proto.collector.logs.v1 import logs_service_pb2
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 
 from benchmarks.pipeline import SKEW_MS
 from evaluator.core.types.records import Log
@@ -108,6 +113,7 @@ def main() -> None:
                 partial(by_descriptors.decoded, records(log, of_protobuf), decode),
             ),
         }
+        steps |= of_otlp(log, options.records, decode)
         watch: dict[str, list[float]] = {name: [] for name in steps}
         for _ in range(options.rounds):
             for name, (_, step) in steps.items():
@@ -118,6 +124,80 @@ def main() -> None:
             size = sum(map(len, steps[name][0])) / len(documents)
             rows.append([log, name, f"{size:.0f}", f"{statistics.median(each):.1f}"])
     print(format_table(["log", "format", "bytes", "us"], rows, numbers=[2, 3]))
+
+
+def of_otlp(
+    log: Log, n_records: int, decode: Any
+) -> dict[str, tuple[list[bytes], Callable[[], object]]]:
+    """Requests of OTLP and the step that maps and decodes them, by encoding."""
+    preset = (files("evaluator.mapping") / "presets" / "otel-genai.toml").read_text("utf-8")
+    stage = Stage(read_document(preset, "otel-genai").logs[log], max_future_skew_ms=SKEW_MS)
+    make, kind = {
+        "rankings": (spans, trace_service_pb2.ExportTraceServiceRequest),
+        "judgments": (evaluations, logs_service_pb2.ExportLogsServiceRequest),
+    }[log]
+    values = {
+        "OTLP JSON": [json.dumps(make(n, bytes.hex)).encode() for n in range(n_records)],
+        "OTLP Protobuf": [
+            ParseDict(make(n, in_base64), kind()).SerializeToString() for n in range(n_records)
+        ],
+    }
+    steps: dict[str, tuple[list[bytes], Callable[[], object]]] = {}
+    for name, requests in values.items():
+        step = partial(stage.decoded, records(log, requests), decode)
+        if step().malformed or len(step().trace_ids) != n_records:
+            raise AssertionError(f"records of {name} are not read")
+        steps[name] = requests, step
+    return steps
+
+
+def in_base64(value: bytes) -> str:
+    """Bytes as JSON of Protobuf has them."""
+    return b64encode(value).decode()
+
+
+def spans(number: int, in_text: Callable[[bytes], str]) -> dict[str, Any]:
+    """A request with a retrieval span of 20 documents and 16 attributes."""
+    documents = [{"id": f"product-{n}", "score": 1 - n / 32} for n in range(20)]
+    attributes = {
+        "gen_ai.operation.name": "retrieval",
+        "gen_ai.retrieval.query.text": "red shoes",
+        "gen_ai.retrieval.documents": json.dumps(documents),
+        **{f"app.attribute_{n}": f"value {n}" for n in range(13)},
+    }
+    span = {
+        "traceId": in_text((number + 1).to_bytes(16, "big")),
+        "spanId": in_text((number + 1).to_bytes(8, "big")),
+        "name": "retrieval catalogue",
+        "startTimeUnixNano": str((NOW_MS - 100) * 10**6),
+        "endTimeUnixNano": str(NOW_MS * 10**6),
+        "attributes": attributes_of(attributes),
+    }
+    resource = {"attributes": attributes_of({"service.name": "answers"})}
+    return {"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": [span]}]}]}
+
+
+def evaluations(number: int, in_text: Callable[[bytes], str]) -> dict[str, Any]:
+    """A request with an evaluation of a document of such a span."""
+    attributes = {
+        "gen_ai.evaluation.name": "Relevance",
+        "gen_ai.retrieval.document.id": "product-3",
+        "gen_ai.evaluation.score.value": 1.0,
+    }
+    record = {
+        "timeUnixNano": str(NOW_MS * 10**6),
+        "eventName": "gen_ai.evaluation.result",
+        "traceId": in_text((number + 1).to_bytes(16, "big")),
+        "spanId": in_text((number + 1).to_bytes(8, "big")),
+        "attributes": attributes_of(attributes),
+    }
+    return {"resourceLogs": [{"scopeLogs": [{"logRecords": [record]}]}]}
+
+
+def attributes_of(values: dict[str, Any]) -> list[dict[str, Any]]:
+    """Attributes as OTLP has them."""
+    kinds = {str: "stringValue", float: "doubleValue"}
+    return [{"key": name, "value": {kinds[type(each)]: each}} for name, each in values.items()]
 
 
 def avro_of(name: str, value: Any) -> Any:
