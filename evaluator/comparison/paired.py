@@ -5,13 +5,14 @@ Values are multiples of 2^-40, so sums, means and wins are exact; only the boots
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.comparison.question import CONFIDENCE, RESAMPLES
-from evaluator.core.measures import UNITS_PER_ONE, to_units
+from evaluator.core.measures import UNITS_PER_ONE, InvalidInputError, to_units
 from evaluator.core.types.records import FloatArray, IntArray
 
 MAX_RESAMPLED: Final = 10_000
@@ -74,8 +75,8 @@ def paired(
         confidence: of the interval, above 0 and below 1.
         seed: >= 0.
     Raises:
-        ValueError: for no query at all, arrays of different shapes, values that are not finite,
-            or a setting out of its range.
+        InvalidInputError: for no query at all, arrays of different shapes, values that are not
+            finite, or a setting out of its range.
     Source: Efron and Tibshirani 1993, the percentile interval; Field and Welsh 2007, on
     resampling clusters; Fisher 1935 and Smucker, Allan and Carterette 2007, the randomisation test.
 
@@ -137,16 +138,22 @@ def _check(
     seed: int,
 ) -> None:
     if not baseline.shape == other.shape == traces.shape or baseline.ndim != 1 or not baseline.size:
-        raise ValueError(
+        raise InvalidInputError(
             f"baseline {baseline.shape}, other {other.shape} and traces {traces.shape} must be "
             "one-dimensional, of one length, and not empty."
         )
     if not (np.isfinite(baseline).all() and np.isfinite(other).all()):
-        raise ValueError("a value is not finite; leave out queries without a value on one side.")
-    if resamples < 1 or not 0 < confidence < 1 or seed < 0:
-        raise ValueError(
-            f"resamples {resamples} must be >= 1, confidence {confidence} above 0 and below 1, "
-            f"seed {seed} >= 0."
+        raise InvalidInputError(
+            "a value is not finite; leave out queries without a value on one side."
+        )
+    given: tuple[Any, Any, Any] = (resamples, seed, confidence)
+    whole = all(isinstance(number, Integral) for number in given[:2])
+    if not (whole and isinstance(given[2], Real) and resamples >= 1 and seed >= 0) or not (
+        0 < confidence < 1
+    ):
+        raise InvalidInputError(
+            f"resamples {resamples} must be a whole number >= 1, seed {seed} one >= 0, and "
+            f"confidence {confidence} a number above 0 and below 1."
         )
 
 

@@ -53,7 +53,7 @@ def batches_of_arrays(grades: Any, scores: Any) -> Iterator[Batch]:
     """Batches of two arrays, `[n_queries, n_candidates]`, or two lists of lists.
 
     Raises:
-        ValueError: for invalid arrays or lists.
+        InvalidInputError: for invalid arrays or lists.
     """
     are_arrays = isinstance(scores, np.ndarray) and isinstance(grades, np.ndarray)
     if are_arrays:
@@ -147,7 +147,7 @@ def batches_of_dicts(
     The first columns are the ranked candidates, the next ones those judged but not ranked.
 
     Raises:
-        ValueError: names an invalid query.
+        InvalidInputError: names an invalid query.
     """
     lengths = np.fromiter(map(len, rankings), np.int64, len(rankings))
     order = np.argsort(lengths, kind="stable")

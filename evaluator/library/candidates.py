@@ -1,6 +1,7 @@
 """Further inputs by candidate: subtopics and ages; and the details of rankings."""
 
 import heapq
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
@@ -13,7 +14,8 @@ from evaluator.core.measures.tables import decay
 from evaluator.core.types.records import SubtopicsById
 from evaluator.library.batches import Batch
 from evaluator.library.errors import InvalidInputError
-from evaluator.library.forms import check_ids, qrels_of, run_of
+from evaluator.library.forms import is_arrays, least_relevant, qrels_of, run_of
+from evaluator.library.matching import Missing, match
 
 SubtopicsByQuery = Mapping[str, SubtopicsById]
 """Subtopics by query id and candidate id."""
@@ -37,6 +39,8 @@ class Freshness:
             raise InvalidInputError(
                 f"half_life_ms is {given!r}; it must be a whole number of ms, 1 or more."
             )
+        if not isinstance(self.ages_ms, Mapping):
+            raise InvalidInputError("ages_ms must be {query_id: {candidate_id: age}}.")
 
     def of_columns(self, query_id: str, ids: Sequence[str], n_ranked: int) -> list[int]:
         """The ages of the columns of a query. Raises InvalidInputError for other than integers."""
@@ -48,6 +52,18 @@ class Freshness:
                     f"an age of query {query_id!r} is {age!r}; ages are whole numbers of ms."
                 )
         return found
+
+
+def check_subtopics(given: Any) -> None:
+    """Raises InvalidInputError for anything but lists of subtopics by query and candidate."""
+    queries = [given] if not isinstance(given, Mapping) else list(given.values())
+    for of_query in queries:
+        lists = of_query.values() if isinstance(of_query, Mapping) else [of_query]
+        if not all(isinstance(names, list | tuple | None) for names in lists):
+            raise InvalidInputError(
+                "subtopics must be {query_id: {candidate_id: [subtopic, ...]}}, "
+                f"and have {of_query!r:.100}."
+            )
 
 
 class OfCandidates(NamedTuple):
@@ -82,7 +98,14 @@ class Detail(NamedTuple):
     top: list[tuple[str, float]]
 
 
-def details(qrels: Any, run: Any, *, top: int = 3, rel: float | None = None) -> dict[str, Detail]:
+def details(
+    qrels: Any,
+    run: Any,
+    *,
+    top: int = 3,
+    rel: float | None = None,
+    missing: Missing = "warn",
+) -> dict[str, Detail]:
     """The rank of the first relevant candidate and the top of each query with a grade.
 
     These are `rank` and `top3` of `evaluations.ndjson`. Ties are by candidate id, descending.
@@ -92,19 +115,25 @@ def details(qrels: Any, run: Any, *, top: int = 3, rel: float | None = None) -> 
         run: as in `evaluate`, but no arrays.
         top: the number of candidates, 0 or more.
         rel: the least relevant grade; None: any above 0.
+        missing: as in `evaluate`.
     Raises:
         InvalidInputError: for unusable arguments.
 
     >>> details({"q": {"a": 1}}, {"q": {"a": 0.5, "b": 0.9, "c": 0.5}}, top=2)
     {'q': Detail(rank=3, top=[('b', 0.9), ('c', 0.5)])}
     """
-    judged: Mapping[str, Mapping[str, Any]] = qrels_of(qrels)
-    rankings = run_of(run)
-    check_ids(judged, rankings)
+    given: Any = top
+    if not (isinstance(given, int) and top >= 0):
+        raise InvalidInputError(f"top is {top!r}; it must be a whole number, 0 or more.")
+    rel = least_relevant(rel)
+    if is_arrays(qrels, run):
+        raise InvalidInputError("details are by candidate id: give qrels and run as mappings.")
+    matched = match(qrels_of(qrels), run_of(run), missing)
+    deque(matched.batches(), 0)  # raises InvalidInputError for numbers that cannot be used
     found = {}
-    for query_id, grades in judged.items():
-        scores = rankings.get(query_id)
-        if scores is None or not any(grade is not None and grade >= 0 for grade in grades.values()):
+    judged: Sequence[Mapping[str, Any]] = matched.judged
+    for query_id, grades, scores in zip(matched.query_ids, judged, matched.rankings, strict=True):
+        if not any(grade is not None and grade >= 0 for grade in grades.values()):
             continue
         keys = {name: (float(score) + 0.0, str(name).encode()) for name, score in scores.items()}
         least = [

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Unpack
 
 from evaluator.comparison.question import CONFIDENCE, RESAMPLES
+from evaluator.core.measures import UnknownMeasureError, UnsupportedTiesError
 from evaluator.library.errors import InvalidInputError
 from evaluator.library.forms import is_arrays, qrels_of
 from evaluator.library.measured import Measured
@@ -41,7 +42,7 @@ def compare(
         table: `to_markdown()`, `to_frame()`, `rows()`, `p_holm` and `effects`; with `groups`
         `by_group` has the comparisons of each.
     Raises:
-        ValueError: as `evaluate`, and for runs that cannot be compared.
+        InvalidInputError: as `evaluate`, and for runs that cannot be compared.
 
     >>> qrels = {"q1": {"a": 1, "b": 0}, "q2": {"c": 1, "d": 0}}
     >>> before = {"q1": {"a": 0.3, "b": 0.7}, "q2": {"c": 0.9, "d": 0.5}}
@@ -50,6 +51,9 @@ def compare(
     >>> result.difference, result.wins, result.ties, result.losses
     (0.25, 1, 1, 0)
     """
+    given: tuple[Any, Any] = (runs, traces or {})
+    if not (all(isinstance(one, Mapping) for one in given) and {*map(type, given[0])} <= {str}):
+        raise InvalidInputError("runs must be {name: run}, and traces {query_id: trace_id}.")
     names = list(runs)
     first = baseline if baseline is not None else names[0] if names else ""
     if len(names) < 2 or first not in runs:
@@ -57,8 +61,8 @@ def compare(
             f"runs are {', '.join(names) or 'none'}, the baseline is {first}: give two or more "
             "runs by name, and the name of one of them as the baseline."
         )
-    given = qrels if is_arrays(qrels, runs[first]) else qrels_of(qrels)
-    measured = _measured(given, runs, measures, settings)
+    shared = qrels if is_arrays(qrels, runs[first]) else qrels_of(qrels)
+    measured = _measured(shared, runs, measures, settings)
     draw = Draw(resamples=resamples, confidence=confidence, seed=seed)
     return Compared(measured, baseline=first, traces=traces or {}, draw=draw)
 
@@ -71,6 +75,8 @@ def _measured(
     for name, run in runs.items():
         try:
             measured[name] = evaluate(qrels, run, measures, **settings)
+        except (UnknownMeasureError, UnsupportedTiesError):
+            raise  # of no run
         except InvalidInputError as error:
             raise InvalidInputError(f"run {name}: {error}") from None
     return measured

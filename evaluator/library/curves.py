@@ -12,9 +12,9 @@ from evaluator.core.measures.lists import BoolArray, JudgedLists
 from evaluator.core.types.records import FloatArray, IntArray
 from evaluator.library.batches import Batch, batches_of_arrays
 from evaluator.library.errors import InvalidInputError
-from evaluator.library.forms import is_arrays, qrels_of, run_of
+from evaluator.library.forms import is_arrays, least_relevant, qrels_of, run_of
+from evaluator.library.matching import Empty, Missing, Sides, check_choices, match
 from evaluator.library.measured import QueryId, frame_of
-from evaluator.library.measuring import Empty, Missing, match
 from evaluator.library.plots import Line, lines_plot
 
 ELEVEN_LEVELS: Final = tuple(level / 10 for level in range(11))
@@ -86,7 +86,12 @@ def precision_at_recall(
     >>> found.precision[[0, 5, 6, 10]].round(4).tolist()
     [1.0, 1.0, 0.6667, 0.6667]
     """
-    wanted = np.array(levels, np.float64)
+    check_choices(empty=empty, missing=missing)
+    rel = least_relevant(rel)
+    try:
+        wanted = np.array(levels, np.float64)
+    except (TypeError, ValueError):
+        wanted = np.zeros(0)
     if wanted.ndim != 1 or not len(wanted) or not ((wanted >= 0) & (wanted <= 1)).all():
         raise InvalidInputError("levels must be numbers from 0 to 1, one or more.")
     if (np.diff(wanted) <= 0).any():
@@ -238,6 +243,8 @@ def thresholds(
     >>> found.precision.round(4).tolist(), found.recall.tolist(), found.best()
     ([1.0, 0.5, 0.3333], [1.0, 1.0, 1.0], (0.9, 1.0))
     """
+    check_choices(missing=missing)
+    rel = least_relevant(rel)
     scores, relevant = [np.zeros(0)], [np.zeros(0, bool)]
     for part in _parts(qrels, run, missing):
         judged = part.batch.grades >= 0
@@ -273,7 +280,7 @@ class _Part(NamedTuple):
 
 def _parts(qrels: Any, run: Any, missing: Missing) -> Iterator[_Part]:
     """The queries with a grade, in batches."""
-    arrays = is_arrays(qrels, run)
+    arrays, sides = is_arrays(qrels, run), Sides()
     batches = (
         batches_of_arrays(qrels, run)
         if arrays
@@ -281,7 +288,9 @@ def _parts(qrels: Any, run: Any, missing: Missing) -> Iterator[_Part]:
     )
     for batch in batches:
         places = np.arange(len(run))[batch.queries] if arrays else np.asarray(batch.queries)
-        counts: BoolArray = np.any(batch.grades >= 0, axis=1)
+        counts, ranked = sides.add(batch)
         if arrays and missing != "zero":
-            counts = counts & np.any(np.isfinite(batch.scores), axis=1)
+            counts = counts & ranked
         yield _Part(batch, places.tolist() if arrays else batch.names, places, counts)
+    if arrays:
+        sides.report(missing)

@@ -1,9 +1,9 @@
 """The errors and warnings of the library."""
 
+from evaluator.core.measures import InvalidInputError
 
-class InvalidInputError(ValueError):
-    """Qrels, a run or an argument cannot be used; the message has the remedy."""
+__all__ = ["InvalidInputError", "MissingQueriesWarning"]
 
 
 class MissingQueriesWarning(UserWarning):
-    """Some judged queries are not in the run and were left out."""
+    """Some queries are only in the qrels or only in the run, and were left out."""

@@ -1,13 +1,16 @@
 """Readers of qrels and runs: mappings, frames, TREC files, arrays."""
 
 import gzip
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Real
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Final, TextIO
 
 import numpy as np
 
+from evaluator.core.measures import MAX_GRADE
 from evaluator.library.batches import Qrels, Run
 from evaluator.library.errors import InvalidInputError
 
@@ -28,7 +31,7 @@ Better = Callable[[float, float], float]
 
 
 def is_arrays(qrels: Any, run: Any) -> bool:
-    """Whether both are arrays or lists of lists. Raises ValueError if only one is."""
+    """Whether both are arrays or lists of lists. Raises InvalidInputError if only one is."""
     kinds = [isinstance(one, (np.ndarray, list, tuple)) for one in (qrels, run)]
     if kinds[0] != kinds[1]:
         raise InvalidInputError(
@@ -38,14 +41,14 @@ def is_arrays(qrels: Any, run: Any) -> bool:
 
 
 def qrels_of(given: Any) -> Qrels:
-    """Grades by query and candidate; the last one of a candidate counts. Raises ValueError."""
+    """Grades by query and candidate, the last one of each. Raises InvalidInputError."""
     return _mapping(
         given, "qrels", GRADE_COLUMNS, fields=(4, 0, 2, 3), better=lambda _, later: later
     )
 
 
 def run_of(given: Any) -> Run:
-    """Scores by query and candidate; the best one of a candidate counts. Raises ValueError."""
+    """Scores by query and candidate, the best one of each. Raises InvalidInputError."""
     return _mapping(given, "run", SCORE_COLUMNS, fields=(6, 0, 2, 4), better=max)
 
 
@@ -63,7 +66,12 @@ def _mapping(
     if isinstance(given, (str, PathLike)):
         return _by_query(_trec_rows(Path(fspath(given)), name, fields), better)
     if hasattr(given, "columns") and hasattr(given, "__getitem__"):
-        return _by_query(_frame_rows(given, name, number_columns), better)
+        try:
+            return _by_query(_frame_rows(given, name, number_columns), better)
+        except TypeError:
+            raise InvalidInputError(
+                f"the frame of the {name} has a number that is none. Leave out rows without one."
+            ) from None
     raise InvalidInputError(f"{name} is of type {type(given).__name__}; give {_FORMS}.")
 
 
@@ -78,25 +86,33 @@ def _check_mapping(given: Mapping[Any, Any], name: str) -> None:
 
 
 def check_ids(qrels: Qrels, run: Run) -> None:
-    """Raises InvalidInputError if no query, or by its type no candidate, can be in both."""
+    """Raises InvalidInputError without a common query, or where types of candidate ids differ."""
     if not qrels or not run:
         return
-    common = [query_id for query_id in qrels if query_id in run]
-    if not common:
-        raise InvalidInputError(
-            f"none of the {len(qrels):,} query ids of qrels ({_shown(qrels)}) is among the "
-            f"{len(run):,} of the run ({_shown(run)}). {_REMEDY}"
-        )
-    for query_id in common:
-        judged, ranked = qrels[query_id], run[query_id]
-        if judged and ranked:
+    common = False
+    for query_id, judged in qrels.items():
+        if (ranked := run.get(query_id)) is None:
+            continue
+        common = True
+        if judged and ranked and judged.keys().isdisjoint(ranked):
             kinds = [frozenset(map(type, ids)) for ids in (judged, ranked)]
             if not kinds[0] & kinds[1]:
                 raise InvalidInputError(
                     f"the candidate ids of query {query_id!r} are {_shown(judged)} in qrels and "
                     f"{_shown(ranked)} in the run. {_REMEDY}"
                 )
-            return
+    if not common:
+        raise InvalidInputError(
+            f"none of the {len(qrels):,} query ids of qrels ({_shown(qrels)}) is among the "
+            f"{len(run):,} of the run ({_shown(run)}). {_REMEDY}"
+        )
+
+
+def least_relevant(rel: Any) -> float | None:
+    """The least relevant grade, None for any above 0. Raises InvalidInputError for other values."""
+    if rel is None or (isinstance(rel, Real) and 0 < float(rel) <= MAX_GRADE):
+        return None if rel is None else float(rel)
+    raise InvalidInputError(f"rel is {rel!r}; it must be a grade above 0, {MAX_GRADE} at most.")
 
 
 def _shown(ids: Mapping[Any, Any]) -> str:
@@ -142,17 +158,20 @@ def _trec_rows(
     opener: Callable[..., TextIO] = gzip.open if path.suffix == ".gz" else open
     if not path.is_file():
         raise InvalidInputError(f"{path} is no file. Give the path of a TREC {name} file.")
-    with opener(path, "rt", encoding="utf-8") as lines:
-        for line_number, line in enumerate(lines, start=1):
-            words = line.split()
-            if not words:
-                continue
-            try:
-                if len(words) != n_fields:
-                    raise ValueError(words)
-                yield words[query], words[candidate], float(words[number])
-            except ValueError:
-                raise InvalidInputError(
-                    f"{path}, line {line_number} is not a line of a TREC {name} file: it must be "
-                    f"{shape}."
-                ) from None
+    try:
+        with opener(path, "rt", encoding="utf-8") as lines:
+            for line_number, line in enumerate(lines, start=1):
+                words = line.split()
+                if not words:
+                    continue
+                try:
+                    if len(words) != n_fields:
+                        raise ValueError(words)
+                    yield words[query], words[candidate], float(words[number])
+                except ValueError:
+                    raise InvalidInputError(
+                        f"{path}, line {line_number} is not a line of a TREC {name} file: it must "
+                        f"be {shape}."
+                    ) from None
+    except (OSError, EOFError, UnicodeError, zlib.error) as error:
+        raise InvalidInputError(f"{path} cannot be read: {error}. Write it again.") from None

@@ -1,14 +1,16 @@
 """`evaluate`: the values of a run, from qrels and scores in the usual forms."""
 
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, NamedTuple, TypedDict, cast, get_args
+from numbers import Integral
+from typing import Any, TypedDict, cast
 
 import numpy as np
 
+from evaluator.config.kinds import ConfigError
 from evaluator.config.measures import parse_measures
 from evaluator.core.measures import (
+    MAX_GRADE,
     NEVER_RANKED,
     JudgedLists,
     MeasureSet,
@@ -18,26 +20,13 @@ from evaluator.core.measures import (
 from evaluator.core.measures.dense import dense_lists
 from evaluator.core.measures.lists import BoolArray
 from evaluator.core.types.records import IntArray
-from evaluator.library.batches import (
-    Batch,
-    Grades,
-    Qrels,
-    Run,
-    Scores,
-    batches_of_arrays,
-    batches_of_dicts,
-)
-from evaluator.library.candidates import Freshness, OfCandidates, SubtopicsByQuery
-from evaluator.library.errors import InvalidInputError, MissingQueriesWarning
-from evaluator.library.forms import check_ids, is_arrays, qrels_of, run_of
+from evaluator.library.batches import Batch, Qrels, Run, batches_of_arrays
+from evaluator.library.candidates import Freshness, OfCandidates, SubtopicsByQuery, check_subtopics
+from evaluator.library.errors import InvalidInputError
+from evaluator.library.forms import is_arrays, qrels_of, run_of
+from evaluator.library.matching import Empty, Missing, Sides, Ties, check_choices, match
 from evaluator.library.measured import Groups, Measured, QueryId
 from evaluator.library.names import own_name
-
-Empty = Literal["zero", "skip"]
-Missing = Literal["warn", "skip", "zero", "error"]
-Ties = Literal["id", "average"]
-
-_NO_SCORES: Final[Scores] = {}
 
 
 class EvaluateOptions(TypedDict, total=False):
@@ -79,8 +68,8 @@ def evaluate(
             lists) or none: a column is a candidate.
         measures: names such as `ndcg@10` (docs/measures.md), or one text with commas.
         empty: the value of a judged query without a relevant candidate: 0, or none (`skip`).
-        missing: a judged query that is not in the run: left out with a warning (`warn`) or without
-            (`skip`), measured as an empty ranking (`zero`), or refused (`error`).
+        missing: a query of one side alone: left out with a warning (`warn`) or without (`skip`),
+            or refused (`error`); with `zero` one of the qrels is measured as an empty ranking.
         ties: equal scores by candidate id, descending (`id`), or the mean of all orders.
         judged_only: remove unjudged candidates from a list before it is measured.
         map_graded_max_grade: grade that counts fully in `map_graded`, 1 to 31.
@@ -103,6 +92,10 @@ def evaluate(
         Terms(map_graded_max_grade=map_graded_max_grade, err_max_grade=err_max_grade),
     )
     rules = Rules(measures=parsed, empty=empty, missing=missing, ties=ties, judged_only=judged_only)
+    check_subtopics(subtopics)
+    given: Any = freshness
+    if not isinstance(given, Freshness | None):
+        raise InvalidInputError(f"freshness is {freshness!r:.100}; it must be a Freshness.")
     more = OfCandidates(subtopics if parsed.needs_subtopics else None, freshness)
     if is_arrays(qrels, run):
         if subtopics is not None or freshness is not None:
@@ -141,9 +134,12 @@ def _names(measures: Any) -> list[str]:
 def _parsed(asked: Sequence[str], scales: Terms) -> MeasureSet:
     """The measures of names, also of other programs, which keep their spellings."""
     own = {name: own_name(name) for name in asked}
-    parsed = parse_measures(list(own.values()), scales)
+    try:
+        parsed = parse_measures(list(own.values()), scales)
+    except ConfigError as error:
+        raise InvalidInputError(str(error)) from None
     for _, measure in (*parsed.of_seen, *parsed.of_clicks):
-        raise ValueError(f"{measure.canonical} needs what users have seen: use replay.")
+        raise InvalidInputError(f"{measure.canonical} needs what users have seen: use replay.")
     spellings = dict.fromkeys(
         asked_name
         for spelling in parsed.spellings
@@ -155,7 +151,7 @@ def _parsed(asked: Sequence[str], scales: Terms) -> MeasureSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The rules of an evaluation, checked. Raises ValueError, UnsupportedTiesError."""
+    """The rules of an evaluation, checked. Raises InvalidInputError."""
 
     measures: MeasureSet
     empty: Empty
@@ -165,15 +161,12 @@ class Rules:
 
     def __post_init__(self) -> None:
         scales = self.measures.scales
-        for name, kind in (("empty", Empty), ("missing", Missing), ("ties", Ties)):
-            if (value := getattr(self, name)) not in get_args(kind):
-                raise InvalidInputError(
-                    f"{name} is {value!r}; it must be {' or '.join(get_args(kind))}."
-                )
+        check_choices(empty=self.empty, missing=self.missing, ties=self.ties)
         for name in ("map_graded_max_grade", "err_max_grade"):
-            if not 1 <= (grade := getattr(scales, name)) <= 31:
+            grade = getattr(scales, name)
+            if not (isinstance(grade, Integral) and 1 <= int(grade) <= MAX_GRADE):
                 raise InvalidInputError(
-                    f"{name} is {grade}; it must be a whole number from 1 to 31."
+                    f"{name} is {grade!r}; it must be a whole number from 1 to {MAX_GRADE}."
                 )
         if self.ties == "average":
             self.measures.require_averages()
@@ -191,8 +184,16 @@ class Rules:
 
 def measured_arrays(grades: Any, scores: Any, rules: Rules) -> Measured:
     """The values of rows with a judged candidate."""
-    batches = ((batch, rules.lists(batch)) for batch in batches_of_arrays(grades, scores))
-    return _measured(range(len(scores)), batches, rules, ranked=rules.missing == "zero")
+    sides = Sides()
+
+    def batches() -> Iterator[tuple[Batch, JudgedLists]]:
+        for batch in batches_of_arrays(grades, scores):
+            sides.add(batch)
+            yield batch, rules.lists(batch)
+
+    measured = _measured(range(len(scores)), batches(), rules, ranked=rules.missing == "zero")
+    sides.report(rules.missing)
+    return replace(measured, missing=sides.missing, unjudged=sides.unjudged)
 
 
 def measured_dicts(
@@ -207,46 +208,6 @@ def measured_dicts(
     )
     measured = _measured(found.query_ids, batches, rules, ranked=True)
     return replace(measured, missing=found.missing, unjudged=found.unjudged)
-
-
-class Matched(NamedTuple):
-    """The queries of qrels that count, their grades and scores, and how many others there are."""
-
-    query_ids: list[str]
-    judged: list[Grades]
-    rankings: list[Scores]
-    missing: int
-    unjudged: int
-
-    def batches(self, *, with_ids: bool = False) -> Iterator[Batch]:
-        """The queries in batches."""
-        return batches_of_dicts(self.query_ids, self.judged, self.rankings, with_ids=with_ids)
-
-
-def match(qrels: Qrels, run: Run, missing: Missing) -> Matched:
-    """The queries of both. Raises InvalidInputError, or warns of queries that the run lacks."""
-    check_ids(qrels, run)
-    found = dict(zip(qrels, map(run.get, qrels), strict=True))
-    n_missing = sum(ranking is None for ranking in found.values())
-    n_unjudged = len(run) - len(found) + n_missing
-    _report_missing(n_missing, len(qrels), missing)
-    if missing != "zero":
-        found = {name: ranking for name, ranking in found.items() if ranking is not None}
-    rankings = [ranking or _NO_SCORES for ranking in found.values()]
-    return Matched(list(found), [qrels[name] for name in found], rankings, n_missing, n_unjudged)
-
-
-def _report_missing(n_missing: int, n_queries: int, missing: Missing) -> None:
-    """Raises InvalidInputError, or warns, about queries that the run lacks."""
-    if not n_missing or missing not in ("warn", "error"):
-        return
-    text = (
-        f"{n_missing:,} of {n_queries:,} queries of the qrels are not in the run. "
-        'Set missing="zero" to measure them as empty rankings, or "skip" to leave them out'
-    )
-    if missing == "error":
-        raise InvalidInputError(f"{text}.")
-    warnings.warn(f"{text}, as now.", MissingQueriesWarning, stacklevel=5)
 
 
 def _any_judged(batch: Batch, lists: JudgedLists) -> BoolArray:

@@ -84,13 +84,14 @@ def test_arrays_and_mappings_give_the_same_curve():
         name, columns = f"q{row}", range(3)
         qrels[name] = {f"c{c}": grades[row, c] for c in columns if grades[row, c] >= 0}
         run[name] = {f"c{c}": scores[row, c] for c in columns}
-    of_arrays = evaluator.precision_at_recall(grades, scores)
+    of_arrays = evaluator.precision_at_recall(grades, scores, missing="skip")
     of_mappings = evaluator.precision_at_recall(qrels, run)
     assert of_arrays.query_ids == [0, 1]
     assert of_mappings.query_ids == ["q0", "q1"]
     assert (of_arrays.values == of_mappings.values).all()
     assert len(evaluator.precision_at_recall(grades, scores, missing="zero").query_ids) == 3
-    one, other = (evaluator.thresholds(*pair) for pair in ((grades, scores), (qrels, run)))
+    pairs = (grades, scores), (qrels, run)
+    one, other = (evaluator.thresholds(*pair, missing="skip") for pair in pairs)
     assert (one.hits == other.hits).all()
     assert (one.threshold == other.threshold).all()
 
@@ -326,9 +327,9 @@ def test_freshness_is_by_candidate_id():
 def test_details_are_the_first_relevant_rank_and_the_top():
     qrels = {"q": {"a": 1, "z": 0}, "none": {"a": 0}, "unjudged": {"a": -1}, "missing": {"a": 1}}
     run = {"q": {"a": 0.5, "b": 0.5, "c": 0.9, "d": -0.0}, "none": {"a": 1}, "unjudged": {"a": 1}}
-    found = evaluator.details(qrels, run)
+    found = evaluator.details(qrels, run, missing="skip")
     assert found == {"q": (3, [("c", 0.9), ("b", 0.5), ("a", 0.5)]), "none": (None, [("a", 1.0)])}
-    assert evaluator.details(qrels, run, rel=2)["q"].rank is None
+    assert evaluator.details(qrels, run, rel=2, missing="skip")["q"].rank is None
     runs, grades = random_lists(11, 300)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

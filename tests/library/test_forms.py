@@ -88,6 +88,20 @@ def test_of_a_repeated_candidate_the_best_score_and_the_last_grade_count(tmp_pat
     assert found.per_query == {"q": {"mrr": 1.0, "r@1": 1.0}}
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("latin", b"q1 0 \xe9 1\n"),
+        ("whole.gz", b"q1 0 a 1\n"),
+        ("cut.gz", gzip.compress(b"q")[:-9]),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_an_error_of_the_library(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(evaluator.InvalidInputError, match=f"{name} cannot be read"):
+        evaluator.evaluate(tmp_path / name, RUN, "mrr")
+
+
 @pytest.mark.parametrize("line", ["q1 0 a", "q1 0 a one", "q1 Q0 a 1 0.5 tag"])
 def test_a_line_that_is_none_is_named(tmp_path, line):
     (tmp_path / "qrels").write_text(f"q1 0 a 1\n{line}\n")
@@ -136,6 +150,11 @@ def test_what_cannot_be_used_is_refused_with_words(qrels, run, said):
         ),
         ({"q": {"a": 1}}, {"other": {"a": 1.0}}, "none of the 1 query ids of qrels"),
         ({"q": {1: 1}}, {"q": {"1": 1.0}}, "candidate ids of query 'q' are of type int"),
+        (
+            {"first": {"a": 1}, "q": {1: 1}},
+            {"first": {"a": 1.0}, "q": {"1": 1.0}},
+            "candidate ids of query 'q' are of type int",
+        ),
         ({"q": ["a"]}, {"q": {"a": 1.0}}, "qrels has a list for the query 'q'"),
         ({"q": {"a": 1}}, {"q": 0.5}, "run has a float for the query 'q'"),
         (
@@ -157,12 +176,24 @@ def test_candidates_that_were_all_ranked_by_others_are_no_error():
 
 
 def test_queries_that_the_run_lacks_are_reported_and_counted():
-    said = "1 of 3 queries of the qrels are not in the run. Set missing=.zero. to measure them"
-    with pytest.warns(evaluator.MissingQueriesWarning, match=said):
-        found = evaluator.evaluate(QRELS, RUN, "mrr")
+    said = (
+        "^1 of 3 queries of the qrels are not in the run, 1 of 3 queries of the run are not in the "
+        'qrels. Set missing="skip" to leave them out silently, "zero" to measure those of the '
+    )
+    for call in (
+        lambda: evaluator.evaluate(QRELS, RUN, "mrr"),
+        lambda: evaluator.compare(QRELS, {"one": RUN, "two": RUN}, "mrr"),
+        lambda: evaluator.details(QRELS, RUN),
+        lambda: evaluator.thresholds(QRELS, RUN),
+    ):
+        with pytest.warns(evaluator.MissingQueriesWarning, match=said) as warned:
+            call()
+        assert {one.filename for one in warned} == {__file__}
+    found = evaluator.evaluate(QRELS, RUN, "mrr", missing="skip")
     assert (len(found), found.missing, found.unjudged) == (2, 1, 1)
     with pytest.raises(evaluator.InvalidInputError, match=said):
         evaluator.evaluate(QRELS, RUN, "mrr", missing="error")
     assert len(evaluator.evaluate(QRELS, RUN, "mrr", missing="zero")) == 3
+    assert len(evaluator.details(QRELS, RUN, missing="zero")) == 3
     with pytest.raises(evaluator.InvalidInputError, match="run odd: none of the 3 query ids"):
         evaluator.compare(QRELS, {"one": QRELS, "odd": {7: {"a": 1.0}}}, "mrr")

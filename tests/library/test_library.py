@@ -4,6 +4,7 @@ import doctest
 import subprocess
 import sys
 from math import sqrt
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -41,13 +42,26 @@ def test_a_ranking_that_returned_nothing_is_worth_0():
 
 
 def test_a_row_without_scores_is_a_query_that_the_run_lacks():
-    grades, scores = np.array([[1.0], [1.0]]), np.array([[0.5], [np.nan]])
-    assert len(evaluator.evaluate(grades, scores, "mrr")) == 1
-    assert evaluator.evaluate(grades, scores, "mrr", missing="zero").mean == {"mrr": 0.5}
+    grades = np.array([[1.0], [1.0], [np.nan], [np.nan], [1.0]])
+    scores = np.array([[0.5], [np.nan], [0.5], [np.nan], [np.nan]])
+    said = "2 of 3 queries of the qrels are not in the run, 1 of 2 queries of the run are not in"
+    for measured in (
+        lambda missing: evaluator.evaluate(grades, scores, "mrr", missing=missing).values("mrr"),
+        lambda missing: evaluator.precision_at_recall(grades, scores, missing=missing).values[:, 0],
+    ):
+        with pytest.warns(evaluator.MissingQueriesWarning, match=said) as warned:
+            assert measured("warn").tolist() == [1.0]
+        assert [one.filename for one in warned] == [__file__]
+        with pytest.raises(evaluator.InvalidInputError, match=said):
+            measured("error")
+        assert measured("skip").tolist() == [1.0]
+        assert measured("zero").tolist() == [1.0, 0.0, 0.0]
+    found = evaluator.evaluate(grades, scores, "mrr", missing="skip")
+    assert (found.missing, found.unjudged) == (2, 1)
 
 
 def test_without_any_query_there_is_no_mean():
-    found = evaluator.evaluate({}, RUN, ["mrr", "map@5"])
+    found = evaluator.evaluate({}, RUN, ["mrr", "map@5"], missing="skip")
     assert (len(found), found.mean, found.per_query) == (0, {"mrr": None, "map@5": None}, {})
     assert repr(found) == "Measured(0 queries: mrr -, map@5 -)"
     assert len(evaluator.evaluate(np.ones((0, 4)), np.ones((0, 4)), "mrr")) == 0
@@ -100,6 +114,59 @@ def test_scales_are_obeyed():
 def test_what_cannot_be_asked_is_refused_with_words(measures, settings, said):
     with pytest.raises(ValueError, match=said):
         evaluator.evaluate(QRELS, RUN, measures, **settings)
+
+
+ONE, ARRAY = {"q": {"a": 1}}, np.ones((1, 1))
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: evaluator.evaluate(ONE, ONE, "ndgc@10"), "is not a measure"),
+        (lambda: evaluator.evaluate(ONE, ONE, "IPrec@0.1"), "of another program"),
+        (lambda: evaluator.evaluate(ONE, ONE, "err@9", ties="average"), "not defined for err"),
+        (lambda: evaluator.evaluate(ONE, ONE, "ctr@3"), "ctr@3 needs what users have seen"),
+        (lambda: evaluator.evaluate(ONE, ONE, "ips_clicks"), "needs what users have seen"),
+        (lambda: evaluator.evaluate(ONE, ONE, "err@3", err_max_grade="4"), "err_max_grade is '4'"),
+        (lambda: evaluator.evaluate(ONE, ONE, "mrr", freshness=7), "it must be a Freshness"),
+        (lambda: evaluator.evaluate(ONE, ONE, "mrr", subtopics={"q": 1}), "and have 1"),
+        (
+            lambda: evaluator.evaluate(ONE, ONE, "alpha_ndcg@3", subtopics={"q": {"a": "xy"}}),
+            "subtopics must be",
+        ),
+        (lambda: evaluator.Freshness(half_life_ms=1, ages_ms=3), "ages_ms must be"),
+        (lambda: evaluator.compare(ONE, {"a": ONE, "b": ONE}, "mrr", resamples=0), "resamples 0"),
+        (lambda: evaluator.compare(ONE, {"a": ONE, "b": ONE}, "mrr", seed=0.5), "seed 0.5"),
+        (lambda: evaluator.compare(ONE, {"a": ONE, "b": ONE}, "mrr", confidence="x"), "x a number"),
+        (lambda: evaluator.compare(ONE, {"a": ONE, "b": ONE}, "mrr", traces=["t"]), "and traces"),
+        (lambda: evaluator.compare(ONE, [ONE, ONE], "mrr"), "runs must be"),
+        (lambda: evaluator.compare(ONE, {1: ONE, 2: ONE}, "mrr"), "runs must be"),
+        (lambda: evaluator.compare(ONE, {"a": ONE, "b": ONE}, "mr"), "^'mr' is not a measure"),
+        (lambda: evaluator.precision_at_recall(ONE, ONE, missing="warm"), "missing is 'warm'"),
+        (lambda: evaluator.precision_at_recall(ONE, ONE, empty="none"), "empty is 'none'"),
+        (lambda: evaluator.precision_at_recall(ONE, ONE, levels=["x"]), "levels must be"),
+        (lambda: evaluator.precision_at_recall(ONE, ONE, rel=0), "rel is 0; it must be a grade"),
+        (lambda: evaluator.thresholds(ONE, ONE, missing="drop"), "missing is 'drop'"),
+        (lambda: evaluator.thresholds(ARRAY, ARRAY, missing="drop"), "missing is 'drop'"),
+        (lambda: evaluator.thresholds(ONE, ONE, rel="2"), "rel is '2'"),
+        (lambda: evaluator.details(ONE, ONE, top=-1), "top is -1"),
+        (lambda: evaluator.details(ONE, ONE, rel=32), "rel is 32"),
+        (lambda: evaluator.details(ONE, ONE, missing="no"), "missing is 'no'"),
+        (lambda: evaluator.details(ONE, {"q": {"a": "x"}}), "is not a number"),
+        (lambda: evaluator.details(ONE, {"q": {"a": float("inf")}}), "scores must be finite"),
+        (lambda: evaluator.details(ARRAY, ARRAY), "details are by candidate id"),
+    ],
+)
+def test_every_error_is_one_of_the_library(call, said):
+    with pytest.raises(evaluator.InvalidInputError, match=said):
+        call()
+
+
+def test_a_package_of_measures_that_cannot_be_used_is_an_error_of_the_library(monkeypatch):
+    point = SimpleNamespace(name="odd", dist=None, load=lambda: 7)
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [point])
+    with pytest.raises(evaluator.InvalidInputError, match="odd of another package is a int"):
+        evaluator.evaluate(ONE, ONE, "odd@3")
 
 
 def test_subtopics_go_with_names_of_candidates():

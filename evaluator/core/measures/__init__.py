@@ -10,6 +10,7 @@ from evaluator.core.measures.lists import QuerySubtopics as QuerySubtopics
 from evaluator.core.measures.lists import Terms as Terms
 from evaluator.core.measures.lists import TieGroups as TieGroups
 from evaluator.core.measures.registry import MAX_MEASURES as MAX_MEASURES
+from evaluator.core.measures.registry import InvalidInputError as InvalidInputError
 from evaluator.core.measures.registry import Measure as Measure
 from evaluator.core.measures.registry import MeasureFailedError as MeasureFailedError
 from evaluator.core.measures.registry import MeasureKind as MeasureKind

@@ -25,11 +25,15 @@ MeasureFunction = Callable[[JudgedLists, Terms], FloatArray]
 Occurrence = Literal["always", "never", "optional"]
 
 
-class UnknownMeasureError(ValueError):
+class InvalidInputError(ValueError):
+    """Data or an argument cannot be used; the message has the remedy."""
+
+
+class UnknownMeasureError(InvalidInputError):
     """The name is not a measure; the message lists the measures."""
 
 
-class UnsupportedTiesError(ValueError):
+class UnsupportedTiesError(InvalidInputError):
     """Some of the measures cannot be averaged over tied candidates; the message names them."""
 
 
