@@ -30,30 +30,30 @@ def of_table(table: np.ndarray, grades: np.ndarray, *, n: int, most: int, seed: 
     return drawn(rows[:cut], n), drawn(rows[cut:], 150)
 
 
-def diabetes(n: int = 250) -> Parts:
+def diabetes(n: int = 250, *, seed: int = 0) -> Parts:
     """442 patients, 10 features in raw units, of which six depend on each other."""
     from sklearn import datasets  # slow, and only these tests need it
 
     table, course = datasets.load_diabetes(return_X_y=True, scaled=False)
     grades = np.searchsorted(np.quantile(course, [0.6, 0.8, 0.93]), course, side="right")
-    return of_table(table, grades.astype(float), n=n, most=26)
+    return of_table(table, grades.astype(float), n=n, most=26, seed=seed)
 
 
-def cancer() -> Parts:
+def cancer(*, seed: int = 0) -> Parts:
     """569 images, 30 features from 1e-3 to 1e3, ten in three versions; few are relevant."""
     from sklearn import datasets  # slow, and only these tests need it
 
     table, benign = datasets.load_breast_cancer(return_X_y=True)
     large = (benign == 0) * ((table[:, 0] > 17.5) + 1.0 * (table[:, 0] > 21))
-    return of_table(table, large, n=250, most=50)
+    return of_table(table, large, n=250, most=50, seed=seed)
 
 
-def digits() -> Parts:
+def digits(*, seed: int = 0) -> Parts:
     """1,797 images of 64 pixels, many of them constant; an 8 is relevant, one in ten."""
     from sklearn import datasets  # slow, and only these tests need it
 
     table, digit = datasets.load_digits(return_X_y=True)
-    return of_table(table, 1.0 * (digit == 8), n=300, most=80)
+    return of_table(table, 1.0 * (digit == 8), n=300, most=80, seed=seed)
 
 
 def messy(n: int = 220, *, most: int = 500, seed: int = 0) -> Parts:
@@ -82,12 +82,12 @@ def messy(n: int = 220, *, most: int = 500, seed: int = 0) -> Parts:
     return [query() for _ in range(n)], [query() for _ in range(100)]
 
 
-def few() -> Parts:
+def few(*, seed: int = 0) -> Parts:
     """Sixty queries to learn from."""
-    return diabetes(60)
+    return diabetes(60, seed=seed)
 
 
-ALL: dict[str, Callable[[], Parts]] = {
+ALL: dict[str, Callable[..., Parts]] = {
     each.__name__: each for each in (diabetes, cancer, digits, messy, few)
 }
 

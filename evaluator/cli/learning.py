@@ -122,10 +122,9 @@ def _compared(fitted: Fitted, source: RangeSource, path: Path) -> int:
     interval = (decisive.interval if decisive else None) or _NO_INTERVAL
     if interval.high < 0:
         worse = f"the weights in {path} are worse than the served order ({order})"
-        if fitted.validation is not None:
-            return fail(f"{worse}. Do not use them.", FOUND)
-        warn(f"{worse}, even on the groups that they were learned from.")
-    elif interval.low <= 0:
+        where = "" if fitted.validation else ", even on the groups that they were learned from"
+        return fail(f"{worse}{where}. Do not use them.", FOUND)
+    if interval.low <= 0:
         warn("the interval contains 0: there is no evidence that the weights are better.")
     return 0
 

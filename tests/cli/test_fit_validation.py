@@ -1,20 +1,19 @@
 """`evaluator fit` with its defaults: the validation, the served order, and how good it is."""
 
 import json
-from collections.abc import Sequence
 from random import Random
 
 import numpy as np
 import pytest
 
-import evaluator
 from evaluator.cli import main
 from evaluator.replay.validation import PATIENCE, validation_mask
 from tests import ranked_data
 from tests.cli.test_fit import PLAIN, flat, seeded_groups
 from tests.core.learned import settled_query
+from tests.linear_models import full_batch_softmax, ndcg, of_sklearn
 
-README = ("--epochs=10", "--set=scale=within_query")
+README = ("--epochs=10",)
 """The command of the README."""
 
 
@@ -34,48 +33,6 @@ def fit(tmp_path, capsys):
 # --- how good ---
 
 
-def ndcg(queries: Sequence[ranked_data.Query], weights: np.ndarray) -> float:
-    scores = [(features @ weights).tolist() for features, _ in queries]
-    grades = [grades.tolist() for _, grades in queries]
-    return evaluator.evaluate(grades, scores, ["ndcg@10"]).mean["ndcg@10"]
-
-
-def full_batch_softmax(queries, scale, rates, steps=200):
-    """Weights for each rate."""
-    sizes = [len(grades) for _, grades in queries]
-    starts, rows = np.cumsum([0, *sizes[:-1]]), np.repeat(np.arange(len(sizes)), sizes)
-    features = np.concatenate([of_query for of_query, _ in queries]) / scale
-    targets = np.concatenate([grades / grades.sum() for _, grades in queries])[:, None]
-    weights = np.zeros((len(scale), len(rates)))
-    for _ in range(steps):
-        scores = features @ weights
-        shares = np.exp(scores - np.maximum.reduceat(scores, starts)[rows])
-        errors = shares / np.add.reduceat(shares, starts)[rows] - targets
-        weights -= features.T @ errors * rates / len(sizes)
-    return weights.T / scale
-
-
-def linear_models(queries, scale):
-    """Weights of linear models of scikit-learn, with several strengths of regularisation."""
-    from sklearn.linear_model import LogisticRegression, Ridge
-
-    centred = np.concatenate([features - features.mean(axis=0) for features, _ in queries]) / scale
-    grades = np.concatenate([grades for _, grades in queries])
-    rng, pairs = np.random.default_rng(0), []
-    for features, of_query in queries:
-        better, worse = np.nonzero(of_query[:, None] > of_query)
-        some = rng.permutation(len(better))[:100]
-        pairs.append((features[better[some]] - features[worse[some]]) / scale)
-    differences = np.concatenate(pairs)
-    signs = np.where(np.arange(len(differences)) % 2, 1, -1)
-    for alpha in (1, 100, 1000):
-        yield Ridge(alpha=alpha).fit(centred, grades).coef_ / scale
-    for c in (0.01, 1):
-        yield LogisticRegression(C=c, max_iter=300).fit(centred, grades > 0).coef_[0] / scale
-        of_pairs = LogisticRegression(C=c, max_iter=300, fit_intercept=False)
-        yield of_pairs.fit(differences * signs[:, None], signs).coef_[0] / scale
-
-
 def tuned(weights, chosen_by, measured_on) -> float:
     """What the best of some weights by one part is worth on another."""
     best = max(weights, key=lambda each: ndcg(chosen_by, each))
@@ -92,12 +49,8 @@ def test_the_command_of_the_readme_is_as_good_as_tuned_linear_models(fit, name):
     assert code == 0
     value = ndcg(measure, np.array(record["weights"]))
     cut = len(learn) * 4 // 5
-    centred = np.concatenate([features - features.mean(axis=0) for features, _ in learn[:cut]])
-    scale = np.where(centred.any(axis=0), centred.std(axis=0), 1.0)
-    softmax = full_batch_softmax(learn[:cut], scale, (0.03, 0.1, 0.3, 1.0))
-    assert value >= tuned(softmax, learn[cut:], measure) - 0.01
-    others = linear_models(learn[:cut], scale)
-    assert value >= tuned(others, learn[cut:], measure) - 0.02
+    assert value >= tuned(full_batch_softmax(learn[:cut]), learn[cut:], measure) - 0.01
+    assert value >= tuned(of_sklearn(learn[:cut]), learn[cut:], measure) - 0.02
 
 
 # --- validation ---
@@ -243,13 +196,14 @@ def test_weights_that_are_worse_than_the_served_order_end_with_exit_code_5(fit):
 
 
 @pytest.mark.slow(alone=False)
-def test_a_few_groups_without_a_validation_are_only_warned_of(fit):
+def test_without_a_validation_the_groups_that_were_learned_from_decide(fit):
     rows = served(seeded_groups(100, noise=3.0), lambda _, label: label)
     code, out, err, _ = fit(rows)
-    assert code == 0
+    assert code == 5
     assert "are worse than the served order (by score), even on the groups that they were" in err
     assert "validation " not in out
-    assert fit(rows, "--validate=0")[2] == ""
+    code, out, err, _ = fit(rows, "--validate=0")
+    assert (code, "served" in out, err) == (0, False, "")
 
 
 @pytest.mark.slow(alone=False)
