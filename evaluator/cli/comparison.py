@@ -58,7 +58,8 @@ def report(options: argparse.Namespace, settings: Settings) -> int:
     for warning in dict.fromkeys(warning for one in reports for warning in one.warnings):
         warn(f"{warning}.")
     n = sum(len(one.comparisons) for one in reports)
-    print(f"{n:,} comparisons in {options.out}")
+    what = f"{n:,} comparisons" if n else f"{len(reports[0].means):,} means of {question.baseline}"
+    print(f"{what} in {options.out}")
     return 0
 
 

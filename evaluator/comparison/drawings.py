@@ -21,16 +21,19 @@ class Curve(NamedTuple):
     points: Sequence[tuple[float, float]]
 
 
-def interval_bar(value: float, low: float, high: float, *, extent: float, kind: str) -> str:
-    """A value with its interval on a scale from -extent to extent; 0 is a line."""
+def interval_bar(
+    value: float, low: float, high: float, *, extent: float, kind: str, from_0: bool = False
+) -> str:
+    """A value with its interval on a scale from -extent, or 0, to extent; 0 is a line."""
 
     def x(number: float) -> str:
-        share = 0.5 if extent <= 0 else (number / extent + 1) / 2
+        share = number / extent if extent > 0 else 0.0
+        share = share if from_0 else (share + 1) / 2
         return f"{100 * min(max(share, 0.0), 1.0):.2f}%"
 
     return (
         '<svg class="bar" aria-hidden="true">'
-        '<line class="zero" x1="50%" x2="50%" y1="0" y2="100%"/>'
+        f'<line class="zero" x1="{x(0)}" x2="{x(0)}" y1="0" y2="100%"/>'
         f'<line class="{kind}" x1="{x(low)}" x2="{x(high)}" y1="50%" y2="50%"/>'
         f'<circle class="{kind}" cx="{x(value)}" cy="50%" r="4.5"/></svg>'
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from evaluator.comparison.drawings import Curve, curves, interval_bar, scatter
+from evaluator.comparison.folder import ShownRow
 from evaluator.comparison.formats import MAX_QUERY_LETTERS, utc_text
 from evaluator.comparison.paired import Interval, Paired
 from evaluator.comparison.report import Change, Comparison, Report, verdict_of
@@ -19,7 +20,6 @@ MAX_SECTIONS: Final = 40
 
 _STYLE: Final = Path(__file__).with_name("report.css")
 _CUTOFF: Final = re.compile(r"(?P<name>p|r)@(?P<cutoff>[0-9]+)")
-_Point = tuple[float, float]
 _MEANINGS: Final = {
     "better": "is better",
     "worse": "is worse",
@@ -41,6 +41,8 @@ def as_html(reports: Sequence[Report], names: Sequence[str]) -> str:
 
 
 def _title(report: Report, name: str) -> str:
+    if not report.comparisons:
+        return f"{name}, {report.question.baseline}"
     return f"{name}, compared with {report.question.baseline}"
 
 
@@ -61,8 +63,11 @@ def _body(titles: Sequence[str], reports: Sequence[Report]) -> Iterator[str]:
         if report.warnings:
             lines = "".join(f"<li>{_text(warning)}.</li>" for warning in report.warnings)
             yield f'<div class="notice"><ul>{lines}</ul></div>'
-        yield from _overview(report)
+        if report.comparisons:
+            yield from _overview(report)
+        yield from _means(report)
         yield from _trade_off(report)
+        yield from _alone(report)
         for comparison in report.comparisons:
             n_sections += 1
             if n_sections <= MAX_SECTIONS and comparison.paired is not None:
@@ -111,6 +116,54 @@ def _intervals(what: str, rows: Sequence[tuple[str, Paired]], report: Report) ->
     return f'<div class="scroll"><table>{"".join(lines)}</table></div>'
 
 
+def _means(report: Report) -> Iterator[str]:
+    rows = [(f"{one.ranker} {one.measure}", one.paired) for one in report.means]
+    yield '<div class="card"><h3>Means with their intervals</h3>'
+    yield f"{_mean_bars('ranker, measure', rows)}</div>"
+
+
+def _alone(report: Report) -> Iterator[str]:
+    """The levels and the lowest values of a ranker that is compared with no other."""
+    by = _text(report.question.by or "")
+    for one in report.means:
+        if one.levels:
+            rows = [(level.name, level.paired) for level in one.levels]
+            yield f'<div class="card"><h3>{_text(one.measure)} by {by}</h3>'
+            yield f"{_mean_bars(by, rows)}</div>"
+        if one.lowest:
+            head = "<tr><th>query</th>" + "".join(
+                f'<th class="n">{name}</th>' for name in ("value", "first relevant")
+            )
+            lines = [
+                f"<tr>{_query_cell(row)}"
+                f"{_numbers([f'{value:.3f}', str(row.rank.get(one.ranker) or '-')])}"
+                f'<td class="text">{_top(row, one.ranker)}</td></tr>'
+                for value, row in one.lowest
+            ]
+            yield f'<div class="card"><h3>Lowest {_text(one.measure)}</h3><div class="scroll">'
+            yield f"<table>{head}<th>on top</th></tr>{''.join(lines)}</table></div></div>"
+
+
+def _mean_bars(what: str, rows: Sequence[tuple[str, Paired]]) -> str:
+    """A table with a row per name: the mean and its interval as text and as a bar."""
+    extent = max((end for _, one in rows for end in _ends(one)), default=0.0)
+    header = (
+        f'<tr><th>{what}</th><th><div class="scale"><span>0</span><span>{extent:.3f}</span></div>'
+        '</th><th class="n">mean</th><th class="n">from</th><th class="n">to</th>'
+        '<th class="n">queries</th></tr>'
+    )
+    lines = [header]
+    for name, one in rows:
+        low, high = _ends(one)
+        bar = interval_bar(one.other_mean, low, high, extent=extent, kind="other", from_0=True)
+        limits = [f"{low:.4f}", f"{high:.4f}"] if one.interval else ["-", "-"]
+        lines.append(
+            f'<tr><td class="text">{_text(name)}</td><td class="wide">{bar}</td>'
+            f"{_numbers([f'{one.other_mean:.4f}', *limits, f'{one.pairs:,}'])}</tr>"
+        )
+    return f'<div class="scroll"><table>{"".join(lines)}</table></div>'
+
+
 def _ends(one: Paired) -> tuple[float, float]:
     interval = one.interval or Interval(low=one.difference, high=one.difference)
     return interval.low, interval.high
@@ -118,36 +171,47 @@ def _ends(one: Paired) -> tuple[float, float]:
 
 def _trade_off(report: Report) -> Iterator[str]:
     """Precision against recall over the cutoffs of `p@k` and `r@k`, with one card per ranker."""
-    baseline = report.question.baseline
-    for ranker in dict.fromkeys(one.ranker for one in report.comparisons):
+    baseline, some = report.question.baseline, report.comparisons or report.means
+    n_found = 0
+    for ranker in dict.fromkeys(one.ranker for one in some):
         found: dict[int, dict[str, Paired]] = {}
-        for one in report.comparisons:
+        for one in some:
             match = _CUTOFF.fullmatch(one.measure)
             if one.ranker == ranker and match and one.paired is not None:
                 found.setdefault(int(match["cutoff"]), {})[match["name"]] = one.paired
         both = {k: found[k] for k in sorted(found) if len(found[k]) == 2}
         if len(both) < 2:
             continue
-        before = [(one["r"].baseline_mean, one["p"].baseline_mean) for one in both.values()]
+        n_found += 1
         after = [(one["r"].other_mean, one["p"].other_mean) for one in both.values()]
-        lines = [Curve(baseline, "same", before), Curve(ranker, "other", after)]
+        lines = [Curve(ranker, "other", after)]
+        if report.comparisons:
+            before = [(one["r"].baseline_mean, one["p"].baseline_mean) for one in both.values()]
+            lines = [Curve(baseline, "same", before), *lines]
+        key = "".join(f'<span class="{line.kind}">{_text(line.name)}</span>' for line in lines)
         yield (
             '<div class="pair"><figure class="card">'
             f"<h3>Precision and recall of {_text(ranker)}</h3>"
             f"{curves(lines, 'recall', 'precision')}"
-            f'<div class="key"><span class="same">{_text(baseline)}</span>'
-            f'<span class="other">{_text(ranker)}</span></div></figure>'
-            f'<div class="card"><h3>By cutoff</h3>{_cutoffs(list(both), before, after)}</div></div>'
+            f'<div class="key">{key}</div></figure>'
+            f'<div class="card"><h3>By cutoff</h3>{_cutoffs(list(both), lines)}</div></div>'
+        )
+    if not n_found:
+        yield (
+            '<p class="quiet">There is no curve of precision and recall: it needs p@k and r@k at '
+            "two or more cutoffs, e.g. evaluator replay --set "
+            "measures=ndcg@10,p@1,r@1,p@3,r@3,p@10,r@10.</p>"
         )
 
 
-def _cutoffs(cutoffs: Sequence[int], before: Sequence[_Point], after: Sequence[_Point]) -> str:
+def _cutoffs(cutoffs: Sequence[int], lines: Sequence[Curve]) -> str:
     head = '<tr><th class="n">cutoff</th><th class="n">precision</th><th class="n">recall</th></tr>'
     rows = [
-        f"<tr>{_numbers([str(k), f'{p1:.4f} → {p2:.4f}', f'{r1:.4f} → {r2:.4f}'])}</tr>"
-        for k, (r1, p1), (r2, p2) in zip(cutoffs, before, after, strict=True)
+        [str(k), *(" → ".join(f"{line.points[at][xy]:.4f}" for line in lines) for xy in (1, 0))]
+        for at, k in enumerate(cutoffs)
     ]
-    return f'<div class="scroll"><table>{head}{"".join(rows)}</table></div>'
+    text = "".join(f"<tr>{_numbers(row)}</tr>" for row in rows)
+    return f'<div class="scroll"><table>{head}{text}</table></div>'
 
 
 def _section(comparison: Comparison, result: Paired, report: Report) -> Iterator[str]:
@@ -202,11 +266,7 @@ def _changes(comparison: Comparison, report: Report) -> str:
 def _change_row(change: Change, baseline: str, ranker: str) -> str:
     one, other = change.baseline_row, change.ranker_row
     ranks = [str(row.rank.get(name) or "-") for row, name in ((one, baseline), (other, ranker))]
-    tops = [
-        _cut(row.top3[name][0][0]) if row.top3.get(name) else "-"
-        for row, name in ((one, baseline), (other, ranker))
-    ]
-    where = f"{one.trace_id} {one.node_id}, {utc_text(one.event_time_ms)}"
+    tops = [_top(row, name) for row, name in ((one, baseline), (other, ranker))]
     cells = [
         f"{change.difference:+.3f}",
         f"{change.baseline_value:.3f} → {change.ranker_value:.3f}",
@@ -214,10 +274,21 @@ def _change_row(change: Change, baseline: str, ranker: str) -> str:
     ]
     differ = " (other grades)" if change.judged_differently else ""
     return (
-        f'<tr><td class="text">{_text(_cut(one.query or ""))}{differ}'
-        f'<div class="quiet">{_text(where)}</div></td>{_numbers(cells)}'
-        f'<td class="text">{_text(tops[0])} → {_text(tops[1])}</td></tr>'
+        f"<tr>{_query_cell(one, differ)}{_numbers(cells)}"
+        f'<td class="text">{tops[0]} → {tops[1]}</td></tr>'
     )
+
+
+def _query_cell(row: ShownRow, more: str = "") -> str:
+    where = f"{row.trace_id} {row.node_id}, {utc_text(row.event_time_ms)}"
+    return (
+        f'<td class="text">{_text(_cut(row.query or ""))}{more}'
+        f'<div class="quiet">{_text(where)}</div></td>'
+    )
+
+
+def _top(row: ShownRow, ranker: str) -> str:
+    return _text(_cut(row.top3[ranker][0][0])) if row.top3.get(ranker) else "-"
 
 
 def _numbers(cells: Iterable[str]) -> str:

@@ -14,7 +14,8 @@ class Question:
 
     A difference fails if its interval begins below *fail_below*, or if it has no interval; that of
     a level of the segment *by* fails if its whole interval is below. With *cells* pairs are also
-    counted by their values, for a plot.
+    counted by their values, for a plot, the means of single rankers are computed, and one
+    ranker alone is no error.
     """
 
     baseline: str = "served"

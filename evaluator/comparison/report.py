@@ -84,6 +84,21 @@ class Comparison:
         return [name for name, interval in pairs if interval and interval.high < limit]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mean:
+    """The mean of a ranker and measure over its queries with a value, as a difference from 0.
+
+    `levels` are those of the segment of the question. `lowest` are the queries with the lowest
+    values.
+    """
+
+    ranker: str
+    measure: str
+    paired: Paired
+    levels: tuple[Level, ...] = ()
+    lowest: tuple[tuple[float, ShownRow], ...] = ()
+
+
 def verdict_of(result: Paired | None) -> str:
     """`better` or `worse` if the interval excludes 0, `same` if no query differs."""
     if result is None or result.interval is None:
@@ -108,7 +123,8 @@ class Report:
     """The result of a comparison.
 
     `common` counts the queries in all sources, with or without values, and `judged_differently`
-    those with different grades. `warnings` are sentences.
+    those with different grades. `warnings` are sentences. `means` are those of both sides, if the
+    question asks for a page.
     """
 
     question: Question
@@ -117,6 +133,7 @@ class Report:
     judged_differently: int
     comparisons: tuple[Comparison, ...]
     warnings: tuple[str, ...]
+    means: tuple[Mean, ...] = ()
 
     @property
     def failed(self) -> tuple[Comparison, ...]:

@@ -10,9 +10,19 @@ from tqdm import tqdm
 
 from evaluator.comparison.folder import NO_LEVEL, Evaluations, HashArray, read_folder, size_of
 from evaluator.comparison.levels import compare_levels, mix_of
+from evaluator.comparison.means import means_of
 from evaluator.comparison.paired import paired
 from evaluator.comparison.question import Question
-from evaluator.comparison.report import Cell, Change, Comparison, Level, Mix, Report, SourceFacts
+from evaluator.comparison.report import (
+    Cell,
+    Change,
+    Comparison,
+    Level,
+    Mean,
+    Mix,
+    Report,
+    SourceFacts,
+)
 from evaluator.comparison.warnings import warnings_of
 from evaluator.core.types.records import FloatArray, IntArray
 from evaluator.ports import RequestRefused, SourceUnusable
@@ -44,7 +54,8 @@ def compare(
     sources = _read(folders, question, shown=shown)
     first, second = sources[0], sources[-1]
     measures = _measures(sources, question)
-    wanted = [(ranker, name) for ranker in _rankers(sources, question) for name in measures]
+    rankers = _rankers(sources, question)
+    wanted = [(ranker, name) for ranker in rankers for name in measures]
     if len(sources) == 1:
         first_rows = second_rows = np.arange(len(first))
     else:
@@ -56,6 +67,11 @@ def compare(
         comparisons = [pairs.compare(ranker, measure, question) for ranker, measure in bar]
     _require_pairs(comparisons, question)
     common, judged_differently = len(first_rows), pairs.judged_differently
+    means: list[Mean] = []
+    if question.cells:
+        alone = not rankers
+        means += means_of(first, [question.baseline], measures, question, details=alone)
+        means += means_of(second, rankers, measures, question, details=False)
     return Report(
         question=question,
         sources=tuple(
@@ -74,6 +90,7 @@ def compare(
                 levels_differ=pairs.levels_differ if question.by else 0,
             )
         ),
+        means=tuple(means),
     )
 
 
@@ -120,13 +137,13 @@ def _rankers(sources: Sequence[Evaluations], question: Question) -> list[str]:
     asked = list(question.rankers or second.rankers)
     if first is not second:
         return asked
-    if question.baseline in question.rankers:
+    if question.baseline in question.rankers and not question.cells:
         raise UnknownName(
             f"{question.baseline} is the baseline; --ranker names the other side. To compare it "
             "with itself in another replay, give a second --source."
         )
     asked = [ranker for ranker in asked if ranker != question.baseline]
-    if not asked:
+    if not asked and not question.cells:
         raise SourceUnusable(
             f"{first.path} has only the ranker {question.baseline}, so it cannot be compared with "
             "another. Give a second --source, or send named scorers with the rankings."
@@ -188,7 +205,7 @@ def _require_levels(sources: Sequence[Evaluations], by: str | None) -> None:
 
 
 def _require_pairs(comparisons: Sequence[Comparison], question: Question) -> None:
-    if all(comparison.paired is None for comparison in comparisons):
+    if comparisons and all(comparison.paired is None for comparison in comparisons):
         counts = "; ".join(
             f"{one.ranker} {one.measure}: {one.only_baseline:,} queries with {question.baseline} "
             f"only, {one.only_ranker:,} with {one.ranker} only"

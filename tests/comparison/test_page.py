@@ -85,6 +85,40 @@ def test_the_page_shows_each_comparison_with_its_numbers_and_plots(out):
     assert "1.000 → 0.250" in page.texts
 
 
+def test_the_page_has_the_means_with_their_intervals(out):
+    page = Reader(html_of(out, measures=("ndcg@10",)))
+    start = page.texts.index("Means with their intervals")
+    table = page.texts[start:]
+    served, bm25 = (40 * 0.5 + 35 * 1.0) / 75, (40 * 0.5 + 35 * 0.25) / 75
+    for name, mean in (("served ndcg@10", served), ("bm25 ndcg@10", bm25)):
+        at = table.index(name)
+        value, low, high, queries = table[at + 1 : at + 5]
+        assert (value, queries) == (f"{mean:.4f}", "75")
+        assert float(low) < mean < float(high)
+    assert any("There is no curve of precision and recall" in text for text in page.texts)
+
+
+def test_one_ranker_alone_has_means_levels_curves_and_its_lowest_queries(out, tmp_path, capsys):
+    target = tmp_path / "r.html"
+    command = ["report", str(out), "--ranker=served", "--resamples=100", "--by=locale", "--top=2"]
+    assert main([*command, f"--out={target}"]) == 0
+    assert capsys.readouterr().out == f"5 means of served in {target}\n"
+    page = Reader(target.read_text("utf-8"))
+    labels = [attributes.get("aria-label") for tag, attributes in page.tags if tag == "svg"]
+    assert [label for label in labels if label] == ["precision against recall"]
+    assert "week, served" in page.texts
+    at = page.texts.index("ndcg@10 by locale")
+    levels = page.texts[at : at + 30]
+    assert [levels[levels.index(name) + 1] for name in ("de", "fr")] == ["0.5000", "1.0000"]
+    lowest = page.texts[page.texts.index("Lowest ndcg@10") :]
+    assert lowest[lowest.index("on top") + 1 :][:4] == [
+        "t-00 n, 1970-01-01T00:00:01Z",
+        "0.500",
+        "1",
+        "a",
+    ]
+
+
 def test_the_page_is_whole_by_itself_and_has_no_script(out):
     text = html_of(out)
     page = Reader(text)
@@ -143,6 +177,9 @@ def test_a_bar_is_where_its_numbers_are():
     bar = interval_bar(0.1, -0.1, 0.2, extent=0.2, kind="unclear")
     assert 'x1="25.00%" x2="100.00%"' in bar
     assert 'cx="75.00%"' in bar
+    mean = interval_bar(0.1, 0.05, 0.2, extent=0.2, kind="other", from_0=True)
+    assert 'x1="25.00%" x2="100.00%"' in mean
+    assert 'class="zero" x1="0.00%"' in mean
     assert 'cx="50.00%"' in interval_bar(0.0, 0.0, 0.0, extent=0.0, kind="same")
 
 
