@@ -148,7 +148,11 @@ class Values:
 def promoted_after(
     world: World, rules: GateRules, n_runs: int, n_blocks: int, seed: int
 ) -> FloatArray:
-    """After how many hours each run is promoted; infinity: never, or rejected before."""
+    """After how many hours each run is promoted; infinity: never, or ended before.
+
+    The rules of `evaluator.core.promotion.gate.decided`, for all runs at once
+    (tests/core/test_gate.py holds them to each other).
+    """
     values, block_s = Values(world, n_runs, seed), rules.block_ms // 1_000
     bets, days = BlockBets.of_one(n_runs), Wealth.of_one(n_runs)
     ended = np.full(n_runs, np.nan)
@@ -172,6 +176,8 @@ def promoted_after(
         loses = bets.loss.evidence() >= enough
         ended[np.isnan(ended) & loses] = np.inf
         ended[np.isnan(ended) & wins] = end_s / HOUR_S
+        if 1_000 * end_s >= rules.max_age_ms:
+            break
     return np.where(np.isnan(ended), np.inf, ended)
 
 

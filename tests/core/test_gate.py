@@ -465,6 +465,63 @@ def test_those_worlds_deceive_a_gate_without_blocks_sample_and_days():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "rules",
+    [
+        GateRules(
+            "m",
+            alpha=0.2,
+            block_ms=60_000,
+            min_traces=5,
+            min_age_ms=2_220_000,
+            max_age_ms=2_400_000,
+        ),
+        GateRules(
+            "m", alpha=0.2, block_ms=60_000, min_traces=999, min_age_ms=0, max_age_ms=2_400_000
+        ),
+        GateRules(
+            "m",
+            alpha=0.2,
+            block_ms=28_800_000,
+            min_traces=5,
+            min_age_ms=86_400_000,
+            max_age_ms=1_728_000_000,
+        ),
+    ],
+    ids=["age", "traces", "days"],
+)
+def test_the_worlds_are_judged_by_the_rules_of_the_gate(rules):
+    """Of each run, trace by trace, the decision is that of the benchmark of all runs at once."""
+    block_s, n_runs, n_blocks = rules.block_ms // 1_000, 12, 60
+    world = benchmark.World(mean=0.04, deviation=0.15, every_s=block_s // 2)
+    hours = benchmark.promoted_after(world, rules, n_runs, n_blocks, seed=3)
+    values, blocks = (
+        benchmark.Values(world, n_runs, 3),
+        benchmark.blocks_of(world.every_s, None, False, block_s, n_blocks, 4),
+    )
+    found = np.array([values.of(block) for block in blocks])
+    for run, promoted_h in enumerate(hours.tolist()):
+        experiment, ended_h = Experiment(0, 0), None
+        for block, value in zip(blocks, found[:, run].tolist(), strict=True):
+            units = {"m": [round(value * ONE)]}
+            for start_s in (block.start_s, block.start_s + world.every_s):
+                experiment, verdict = decided(
+                    experiment,
+                    [trace_observation(1_000 * start_s, units)],
+                    rules,
+                    until_ms=1_000 * start_s,
+                )
+                if verdict.status != "undecided":
+                    ended_h = block.start_s / 3_600 if verdict.status == "promoted" else np.inf
+                    break
+            if ended_h is not None:
+                break
+        assert promoted_h == (np.inf if ended_h is None else ended_h)
+    n_promoted = np.isfinite(hours).sum()
+    assert n_promoted == 0 if rules.min_traces == 999 else 0 < n_promoted < n_runs
+
+
+@pytest.mark.slow
 def test_the_standard_rules_find_a_true_gain_within_a_few_hours():
     world = benchmark.World(mean=0.05, deviation=0.3)
     hours = benchmark.promoted_after(world, benchmark.rules_of("standard"), 500, 24, seed=7)
