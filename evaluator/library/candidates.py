@@ -54,9 +54,11 @@ class Freshness:
         return found
 
 
-def check_subtopics(given: Any) -> None:
-    """Raises InvalidInputError for anything but lists of subtopics by query and candidate."""
-    queries = [given] if not isinstance(given, Mapping) else list(given.values())
+def check_of_candidates(subtopics: Any, freshness: Any) -> None:
+    """Raises InvalidInputError for subtopics and ages that cannot be used."""
+    if not isinstance(freshness, Freshness | None):
+        raise InvalidInputError(f"freshness is {freshness!r:.100}; it must be a Freshness.")
+    queries = list(subtopics.values()) if isinstance(subtopics, Mapping) else [subtopics]
     for of_query in queries:
         lists = of_query.values() if isinstance(of_query, Mapping) else [of_query]
         if not all(isinstance(names, list | tuple | None) for names in lists):

@@ -21,7 +21,12 @@ from evaluator.core.measures.dense import dense_lists
 from evaluator.core.measures.lists import BoolArray
 from evaluator.core.types.records import IntArray
 from evaluator.library.batches import Batch, Qrels, Run, batches_of_arrays
-from evaluator.library.candidates import Freshness, OfCandidates, SubtopicsByQuery, check_subtopics
+from evaluator.library.candidates import (
+    Freshness,
+    OfCandidates,
+    SubtopicsByQuery,
+    check_of_candidates,
+)
 from evaluator.library.errors import InvalidInputError
 from evaluator.library.forms import is_arrays, qrels_of, run_of
 from evaluator.library.matching import Empty, Missing, Sides, Ties, check_choices, match
@@ -92,10 +97,7 @@ def evaluate(
         Terms(map_graded_max_grade=map_graded_max_grade, err_max_grade=err_max_grade),
     )
     rules = Rules(measures=parsed, empty=empty, missing=missing, ties=ties, judged_only=judged_only)
-    check_subtopics(subtopics)
-    given: Any = freshness
-    if not isinstance(given, Freshness | None):
-        raise InvalidInputError(f"freshness is {freshness!r:.100}; it must be a Freshness.")
+    check_of_candidates(subtopics, freshness)
     more = OfCandidates(subtopics if parsed.needs_subtopics else None, freshness)
     if is_arrays(qrels, run):
         if subtopics is not None or freshness is not None:
