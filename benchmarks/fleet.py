@@ -23,8 +23,9 @@ from evaluator.adapters.kafka import Connection
 from evaluator.tables import format_table
 from tests.kafka.broker import Broker
 from tests.kafka.chaos.feed import Feed
-from tests.kafka.process import Worker, arguments_of
+from tests.kafka.process import Worker, arguments_of, checkpoint_totals
 from tests.kafka.world import World
+from tests.oracle.totals import comparable
 from tests.waiting import until
 from tests.worker.traffic import traffic
 from tests.worker.truth import merged
@@ -89,7 +90,7 @@ class Fleet:
 
     def __init__(self, broker: Broker, directory: Path, name: str, n_queries: int) -> None:
         directory.mkdir()
-        self._directory = directory
+        self.directory = directory
         self._n_queries = n_queries
         self.world = World(Connection(broker.bootstrap), f"{name}.", n_tasks=N_TASKS)
         self.processes: list[Worker] = []
@@ -101,9 +102,7 @@ class Fleet:
 
     def start(self, *flags: str, **settings: object) -> Worker:
         settings = {"heartbeats": "off", **arguments_of(self.world.settings), **settings}
-        worker = Worker(
-            self._directory, self.world.bootstrap, self.world.prefix, *flags, **settings
-        )
+        worker = Worker(self.directory, self.world.bootstrap, self.world.prefix, *flags, **settings)
         self.processes.append(worker)
         return worker
 
@@ -119,6 +118,11 @@ class Fleet:
 
         totals: dict[str, Any] = merged(list(until(documents)))
         return totals
+
+    def require(self, totals: Mapping[str, Any]) -> None:
+        """Ends the program if these are not the totals of the oracle."""
+        if totals != self.world.truth().totals:
+            sys.exit("the totals differ from those of the oracle")
 
     @contextmanager
     def watched(self, workers: Mapping[str, Worker]) -> Iterator[Watch]:
@@ -176,6 +180,7 @@ def until_end(fleet: Fleet, n_workers: int) -> Figures:
     for worker in [fleet.start("--until-end") for _ in range(n_workers)]:
         if worker.wait(600) != 0:
             sys.exit(worker.err)
+    fleet.require(comparable(checkpoint_totals(fleet.world, fleet.directory)))
     return fleet.figures()
 
 
@@ -200,8 +205,7 @@ def restart(fleet: Fleet, *, named: bool, kill: bool) -> Figures:
             workers[name] = fleet.start(session_timeout_ms=SESSION_MS, **again)
             workers[name].until_ready()
             until(partial(_have_read, workers.values(), fleet.world.ends()))
-    if fleet.until_read(workers.values()) != fleet.world.truth().totals:
-        sys.exit("the totals differ from those of the oracle")
+    fleet.require(fleet.until_read(workers.values()))
     for worker in workers.values():
         worker.stop()
     others = [seconds for task, seconds in watch.still.items() if task not in own]

@@ -16,6 +16,7 @@ import pytest
 
 from tests.kafka.broker import free_ports
 from tests.kafka.forked import Forked, begin
+from tests.kafka.world import World
 from tests.oracle.oracle import Settings
 from tests.waiting import PATIENCE_SECONDS, STOP_SECONDS, until
 
@@ -216,3 +217,13 @@ def arguments_of(settings: Settings) -> dict[str, object]:
         **{name: getattr(settings, name) for name in (*names, "window_ms", "empty")},
         "measures": ",".join(settings.measures),
     }
+
+
+def checkpoint_totals(world: World, directory: Path) -> dict[str, Any]:
+    """The document of `evaluator totals`: what checkpoints have when all workers have ended."""
+    settings = {"topic_prefix": world.prefix, **arguments_of(world.settings)}
+    flags = [f"--set={name}={value}" for name, value in settings.items()]
+    command = Process(directory, "totals", f"--source=kafka://{world.bootstrap}", *flags)
+    assert command.wait() == 0, command.err
+    found: dict[str, Any] = json.loads(command.out)
+    return found

@@ -1,12 +1,11 @@
 """Workers with and without a disk: warm, stale and cold starts, and the totals of all of them."""
 
-import json
 import shutil
 import signal
 
 import pytest
 
-from tests.kafka.process import Process, arguments_of
+from tests.kafka.process import checkpoint_totals
 from tests.kafka.test_worker_again import append_part
 from tests.oracle.totals import comparable
 
@@ -14,15 +13,6 @@ pytestmark = pytest.mark.kafka
 
 SMALL = 1 << 20
 """Bytes of the memory tier: nearly all queries are evicted."""
-
-
-def totals_of(world, directory):
-    """What `evaluator totals` prints."""
-    settings = {"topic_prefix": world.prefix, **arguments_of(world.settings)}
-    flags = [f"--set={name}={value}" for name, value in settings.items()]
-    command = Process(directory, "totals", f"--source=kafka://{world.bootstrap}", *flags)
-    assert command.wait() == 0, command.err
-    return json.loads(command.out)
 
 
 def run_to_end(world, start, state_dir):
@@ -36,17 +26,17 @@ def test_warm_stale_and_cold_starts_come_to_the_same_totals(world, start, tmp_pa
     append_part(world, 0, 0.4)
     run_to_end(world, start, state)
     shutil.copytree(state, old)
-    assert comparable(totals_of(world, tmp_path)) == world.truth().totals
+    assert comparable(checkpoint_totals(world, tmp_path)) == world.truth().totals
 
     append_part(world, 0.4, 0.7)
     warm = run_to_end(world, start, state)
     assert len(warm.events("state_loaded")) == world.n_tasks
-    assert comparable(totals_of(world, tmp_path)) == world.truth().totals
+    assert comparable(checkpoint_totals(world, tmp_path)) == world.truth().totals
 
     append_part(world, 0.7, 0.9)
     stale = run_to_end(world, start, old)
     assert len(stale.events("state_loaded")) == world.n_tasks
-    assert comparable(totals_of(world, tmp_path)) == world.truth().totals
+    assert comparable(checkpoint_totals(world, tmp_path)) == world.truth().totals
 
     shutil.rmtree(state)
     append_part(world, 0.9, 1)
@@ -60,7 +50,7 @@ def test_warm_stale_and_cold_starts_come_to_the_same_totals(world, start, tmp_pa
     again.until_read(world.ends())
     assert comparable(again.totals) == world.truth().totals
     assert again.stop() == 0
-    found = totals_of(world, tmp_path)
+    found = checkpoint_totals(world, tmp_path)
     assert comparable(found) == world.truth().totals
     assert found["positions"] == world.ends()
     assert (found["tasks"], found["tasks_missing"]) == ([0, 1], [])

@@ -1,6 +1,5 @@
 """One round: traffic, faults, new inputs once, and at each end everything against the oracle."""
 
-import json
 import time
 import traceback
 from collections import Counter
@@ -16,7 +15,7 @@ from tests.kafka.broker import Broker
 from tests.kafka.chaos.faults import Faults
 from tests.kafka.chaos.feed import Feed
 from tests.kafka.chaos.nodes import SESSION_TIMEOUT_MS, Node, Scraper
-from tests.kafka.process import Process, arguments_of
+from tests.kafka.process import arguments_of, checkpoint_totals
 from tests.kafka.world import World
 from tests.oracle.oracle import Settings
 from tests.oracle.totals import comparable
@@ -222,7 +221,7 @@ class Round:
 
     def _check_outputs(self) -> None:
         """What was written, and what the checkpoints say, are of the last positions."""
-        found = self._totals_command()
+        found = checkpoint_totals(self._world, self._directory)
         truth = self._truth(found["positions"])
         if found["tasks_missing"]:
             self.report.differences.append(f"no checkpoint of tasks {found['tasks_missing']}")
@@ -241,15 +240,6 @@ class Round:
     def _truth(self, positions: Mapping[str, int]) -> Truth:
         """The oracle over the inputs up to these positions."""
         return Truth(_cut(self._world.inputs(), positions), SETTINGS, self._world.prefix)
-
-    def _totals_command(self) -> Row:
-        settings = {"topic_prefix": self._world.prefix, **arguments_of(SETTINGS)}
-        flags = [f"--set={name}={value}" for name, value in settings.items()]
-        command = Process(
-            self._directory, "totals", f"--source=kafka://{self._world.bootstrap}", *flags
-        )
-        assert command.wait() == 0, command.err
-        return json.loads(command.out)
 
     def _compare(self, what: str, found: Row, truth: Truth) -> None:
         expected = truth.totals
