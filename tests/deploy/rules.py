@@ -33,8 +33,8 @@ RUNBOOKS = "docs/runbooks.md"
 
 EVER = 'group by (alertname, job) (last_over_time(ALERTS{alertstate="firing"}[9d]))'
 
-Series = dict[str, Sequence[float]]
-"""Samples by name with labels, one per step."""
+Series = dict[str, Sequence[float | None]]
+"""Samples by name with labels, one per step; NaN is no sample, None the marker of an end."""
 
 
 def rules_of(kind: str) -> dict[str, dict]:
@@ -363,6 +363,8 @@ class World:
         return promtool("test", "rules", file)
 
 
-def _text(value: float) -> str:
-    """As promtool reads it; NaN stands for no sample."""
+def _text(value: float | None) -> str:
+    """As promtool reads it."""
+    if value is None:
+        return "stale"
     return "_" if isnan(value) else f"{value:.9f}".rstrip("0").rstrip(".")

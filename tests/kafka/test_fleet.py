@@ -1,4 +1,4 @@
-"""Workers with names and with stores: restarts that move no task, two of one name, removal."""
+"""Groups of workers: two of one name, removal, stores, and all reading until the end."""
 
 import asyncio
 import signal
@@ -14,7 +14,9 @@ from evaluator.core.types.records import LOGS
 from evaluator.ports import Committed, SourceUnusable
 from evaluator.wire.records import WRITTEN
 from tests.contract.backends import admin
+from tests.kafka.process import checkpoint_totals
 from tests.kafka.test_worker_again import append_part, until_shared
+from tests.oracle.totals import comparable
 from tests.waiting import patience
 from tests.worker.traffic import traffic
 from tests.worker.truth import merged
@@ -31,60 +33,10 @@ def named(start, world, name, **settings):
     return start(world, group_instance_id=name, **settings)
 
 
-def test_a_rolling_restart_moves_no_task_and_reads_nothing_twice(make_world, start):
-    world = make_world(6)
-    workers = {}
-    for name in ("pod-0", "pod-1", "pod-2"):
-        workers[name] = named(start, world, name)
-        workers[name].until_ready()
-    until_shared(world, *workers.values())
-    append_part(world, 0, 0.4, n_queries=60)
-    until_shared(world, *workers.values())
-    stopped, scrapes = [], []
-    for name, worker in list(workers.items()):
-        others = [each for each in workers.values() if each is not worker]
-        before = [len(each.events("tasks_assigned")) for each in others]
-        had = worker.tasks
-        scrapes.append(worker.samples())
-        assert worker.stop() == 0
-        stopped.append(worker)
-        append_part(world, 0.4 + len(stopped) / 10, 0.5 + len(stopped) / 10, n_queries=60)
-        again = partial(named, start, world, name)
-        workers[name] = again(port=worker.port, state_dir=worker.settings["state_dir"])
-        workers[name].until_ready()
-        assert workers[name].tasks == had
-        until_shared(world, *workers.values())
-        assert [len(each.events("tasks_assigned")) for each in others] == before
-    truth = world.truth()
-    assert merged([each.totals for each in workers.values()]) == truth.totals
-    at_the_end = [each.samples() for each in workers.values()]
-    require_counted_once([*scrapes, *at_the_end], at_the_end, truth.totals)
-    assert not any(worker.stop() for worker in workers.values())
-    read = [each.events("worker_stopped")[0]["records"] for each in (*stopped, *workers.values())]
-    assert sum(read) == sum(world.ends().values())  # 1.00 times
-    truth.check_outputs(world.outputs(), once=True)
-
-
-def require_counted_once(scrapes, at_the_end, totals):
-    """Counters of all processes add up to the totals, and each task is in one process only."""
-
-    def summed(name, some):
-        return sum(
-            value for each in some for series, value in each.items() if series.startswith(name)
-        )
-
-    queries = totals["queries"]["settled"]
-    assert summed("evaluator_queries_settled_total{", scrapes) == queries > 0
-    values = sum(n for (kind, *_), (n, _) in totals["totals"].items() if kind == "settled")
-    assert summed("evaluator_quality_queries_total{", scrapes) == values > 0
-    assert summed("evaluator_open_queries", at_the_end) == totals["ledger"]["rankings"]["open"]
-    of_tasks = [
-        series
-        for each in at_the_end
-        for series in each
-        if series.startswith("evaluator_watermark_timestamp_seconds{")
-    ]
-    assert len(set(of_tasks)) == len(of_tasks) == 6
+def remove(world, worker, name):
+    """`evaluator group remove`."""
+    command = ["group", "remove", name, "--source", f"kafka://{world.bootstrap}"]
+    return main([*command, "--set", f"group_id={worker.settings['group_id']}"])
 
 
 def test_of_two_processes_with_one_name_the_older_ends_and_a_removed_member_leaves_its_tasks(
@@ -104,12 +56,10 @@ def test_of_two_processes_with_one_name_the_older_ends_and_a_removed_member_leav
     assert newer.stop() == 0
     append_part(world, 0.5, 1, n_queries=40)
     other.eventually(lambda: len(other.tasks) == 1)
-    remove = ["group", "remove", "pod-0", "--source", f"kafka://{world.bootstrap}"]
-    remove += ["--set", f"group_id={other.settings['group_id']}"]
-    assert main(remove) == 0
+    assert remove(world, other, "pod-0") == 0
     other.until_read(world.ends())
     assert merged([other.totals]) == world.truth().totals
-    assert main(remove) == 3
+    assert remove(world, other, "pod-0") == 3
     assert "has no member pod-0" in capsys.readouterr().err
 
 
@@ -152,6 +102,47 @@ async def test_a_process_that_commits_before_its_next_heartbeat_does_not_replace
         await older.poll([], max_records=1, timeout_ms=0)
     await older.stop()
     assert await newer.commit(commits)
+
+
+def read_by(*workers):
+    """Records that each has read, of those that have ended."""
+    return [each.events("worker_stopped")[0]["records"] for each in workers]
+
+
+def test_workers_that_end_at_the_end_share_the_input_and_a_late_one_rebuilds_their_tasks(
+    make_world, start, kafka, tmp_path
+):
+    """A member that stands still keeps the group from assigning until both have joined."""
+    world = make_world(2)
+    gate = named(start, world, "gate")
+    until_shared(world, gate)
+    gate.freeze()
+    append_part(world, 0, 1)
+    ends = world.ends()
+    until_end = partial(start, world, "--until-end", heartbeats="off")
+    together = [until_end(max_poll_records=n) for n in (1, 100)]
+    group = gate.settings["group_id"]
+    together[0].eventually(lambda: len(asyncio.run(group_members(kafka, group))) == 3)
+    gate.end()
+    assert remove(world, gate, "gate") == 0
+    assert [worker.wait() for worker in together] == [0, 0]
+    read = read_by(*together)
+    assert sum(read) == sum(ends.values())
+    assert all(read), "one has read all"
+    check_totals(world, tmp_path)
+    world.truth().check_outputs(outputs := world.outputs(), once=True)
+    late = until_end()
+    assert late.wait() == 0
+    assert sorted(each["task"] for each in late.events("task_restored")) == [0, 1]
+    assert 0 < sum(read_by(late)) < sum(ends.values()), "from the restore offsets of checkpoints"
+    check_totals(world, tmp_path)
+    assert world.outputs() == outputs
+
+
+def check_totals(world, tmp_path):
+    """Those of the checkpoints, up to the ends that the group has committed."""
+    assert comparable(checkpoint_totals(world, tmp_path)) == world.truth().totals
+    assert world.committed() == world.ends()
 
 
 def append_unequal(world, begin, end):
