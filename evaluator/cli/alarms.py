@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
 from evaluator.adapters.kafka import Connection, read_weights, write_to_weights
-from evaluator.alarm_sentence import alarm_sentence, alert_of
+from evaluator.exposition.alarm_sentence import alarm_sentence, alert_of
 from evaluator.cli.exits import UsageError
 from evaluator.cli.wiring import connection_of, warn
 from evaluator.config import Settings

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from evaluator.alarm_sentence import alarm_sentence
+from evaluator.exposition.alarm_sentence import alarm_sentence
 from evaluator.cli import alarms, main
-from evaluator.core.alarms.series import Alarm, Carrier
+from evaluator.core.alarms.series import Alarm, Carrier, Context
 from evaluator.core.online.alarm_watch import SeriesEvent
 from evaluator.core.online.carriers import MIX
 from evaluator.core.online.watched import SeriesName
@@ -19,7 +19,8 @@ NAME = SeriesName("gamma", "prod", "served", "ndcg@10", "", "", "own")
 CARRIER = Carrier("locale", "de", 0.7, 0.3, -0.1)
 MIXED = Carrier("", MIX, 0.25, 0.0, -0.01)
 ALARM = Alarm(7_200_000, 3_600_000, 6, 0.031, 0.571, 0.602, 0.006, 1.7, 41_210)
-KNOWN = ALARM._replace(acknowledged=True, carried_by=(CARRIER,))
+CONTEXT = Context(0.8, 0.81, "served-bm25", -0.03, 0.004, (1_763_337_600_000,))
+KNOWN = ALARM._replace(acknowledged=True, carried_by=(CARRIER,), context=CONTEXT)
 
 
 @pytest.fixture
@@ -56,6 +57,7 @@ def test_the_table_has_the_last_event_of_each_series(topics, capsys):
     assert main(["alarms", "list", SOURCE]) == 0
     table, sentence = capsys.readouterr().out.split("\n\n")
     text = alarm_sentence(german, KNOWN, "coverage")
+    assert "served-bm25 fell by 0.030 too" in text
     assert sentence.splitlines() == [text, "Runbook: docs/runbooks.md#evaluatorqualityalarm"]
     lines = table.splitlines()
     assert [line.split("kind=")[1].split()[:2] for line in lines[1:]] == [

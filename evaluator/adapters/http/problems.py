@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from evaluator.adapters.http.status import ahead_warnings, skew_warnings
-from evaluator.alarm_sentence import alarm_sentence, alert_of
+from evaluator.exposition.alarm_sentence import alarm_sentence, alert_of
 from evaluator.core.online.events import LeaderView
 from evaluator.core.online.watched import COVERAGE
 from evaluator.core.types.records import LOGS

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from evaluator.alarm_sentence import alarm_sentence, alert_of
+from evaluator.exposition.alarm_sentence import alarm_sentence, alert_of
 from evaluator.core.alarms.ticks import HOUR_MS, first_hour_of
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.online.alarm_watch import AlarmView
@@ -159,8 +159,9 @@ def _series_document(view: AlarmView) -> dict[str, Any]:
     if view.alarm is not None:
         carried = [of._asdict() for of in view.alarm.carried_by]
         summary = alarm_sentence(view.series, view.alarm, view.unverifiable)
-        named = {"carried_by": carried, "alert": alert_of(view.series), "summary": summary}
-        alarm = {**view.alarm._asdict(), **named}
+        named = {"carried_by": carried, "context": view.alarm.context._asdict()}
+        text = {"alert": alert_of(view.series), "summary": summary}
+        alarm = {**view.alarm._asdict(), **named, **text}
     return {
         **view.series._asdict(),
         "evidence": view.evidence,

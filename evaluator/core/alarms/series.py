@@ -53,6 +53,21 @@ class Carrier(NamedTuple):
     change: float
 
 
+class Context(NamedTuple):
+    """What was beside an alarm in its window, as far as it is watched, and its reference weeks.
+
+    `usual_judged` is the judged share of the past weeks in the same hours. `pair_change` is the
+    change of a pair of the ranker against its own past, and `pair_se` the standard error of that.
+    """
+
+    judged: float | None = None
+    usual_judged: float | None = None
+    pair: str = ""
+    pair_change: float = 0.0
+    pair_se: float = 0.0
+    weeks_ms: tuple[int, ...] = ()
+
+
 class Alarm(NamedTuple):
     """A latched alarm, with the figures of the window that began it.
 
@@ -71,6 +86,7 @@ class Alarm(NamedTuple):
     queries: int
     acknowledged: bool = False
     carried_by: tuple[Carrier, ...] = ()
+    context: Context = Context()
 
 
 class AlarmEvent(NamedTuple):
@@ -367,7 +383,7 @@ class AlarmSeries:
         if state["alarm"] is not None:
             alarm = Alarm(*state["alarm"])
             carried_by = tuple(Carrier(*of) for of in alarm.carried_by)
-            self.alarm = alarm._replace(carried_by=carried_by)
+            self.alarm = alarm._replace(carried_by=carried_by, context=Context(*alarm.context))
         reference = state["reference"]
         self.reference = None if reference is None else Reference.load(reference)
         self.looks = [Look(*look) for look in state["looks"]]

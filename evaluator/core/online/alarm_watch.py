@@ -13,7 +13,7 @@ from evaluator.core.alarms.series import Alarm, AlarmSeries, EventName, NothingT
 from evaluator.core.alarms.sums import KEPT_HOURS, HourlySums, UnitSums
 from evaluator.core.alarms.ticks import HOUR_MS, TICK_MS
 from evaluator.core.alarms.variants import OTHER, VariantsSeries
-from evaluator.core.online.carriers import carried_by
+from evaluator.core.online.carriers import carried_by, context_of
 from evaluator.core.online.ordered_merge import TaskProgress
 from evaluator.core.online.tick_merge import TickMerge
 from evaluator.core.online.watched import COVERAGE, AlarmCommand, SeriesName, WatchRules
@@ -234,7 +234,9 @@ class AlarmWatch:
                 alarm = event.alarm
                 if event.name == "on" and alarm is not None:
                     carried = carried_by(name, alarm, self.series, self._rules)
-                    alarm = self.series[name].alarm = alarm._replace(carried_by=carried)
+                    context = context_of(name, alarm, self.series, self._rules)
+                    alarm = alarm._replace(carried_by=carried, context=context)
+                    self.series[name].alarm = alarm
                 unverifiable = self._unverifiable(name)
                 events.append(SeriesEvent(event.name, name, end_ms, alarm, unverifiable))
         if self._begun:  # commands of this tick are for them too

@@ -1,13 +1,14 @@
-"""The levels of segments that carry a drop."""
+"""The levels of segments that carry a drop, and what else was watched in its window."""
 
 from collections.abc import Mapping, Sequence
 from math import fsum
 from typing import Final
 
 from evaluator.core.alarms.look import Hour, hours_beside
-from evaluator.core.alarms.series import Alarm, AlarmSeries, Carrier
-from evaluator.core.alarms.ticks import hour_before
-from evaluator.core.online.watched import SeriesName, WatchRules
+from evaluator.core.alarms.series import Alarm, AlarmSeries, Carrier, Context
+from evaluator.core.alarms.sums import total_of
+from evaluator.core.alarms.ticks import HOUR_MS, first_hour_of, hour_before
+from evaluator.core.online.watched import COVERAGE, SeriesName, WatchRules
 
 _CARRIED: Final = 0.8
 _MAX_CARRIED: Final = 10
@@ -105,3 +106,37 @@ def _level_sums(
 
 def _sums(hours: Sequence[Hour]) -> tuple[int, float]:
     return sum(of.queries for of in hours), fsum(of.residual for of in hours)
+
+
+def context_of(
+    name: SeriesName,
+    alarm: Alarm,
+    series: Mapping[SeriesName, AlarmSeries],
+    rules: WatchRules,
+) -> Context:
+    """The reference weeks of an alarm, and the judged share and a pair in its window.
+
+    The pair is the first declared one whose first ranker is that of the series.
+    """
+    reference = series[name].reference
+    weeks = () if reference is None else reference.weeks
+    found = Context(weeks_ms=tuple(first_hour_of(week) * HOUR_MS for week in weeks))
+    share = series.get(SeriesName(name.model, name.variant, "", COVERAGE, "", "", "own"))
+    if name.segment or share is None or share is series[name]:
+        return found
+    hour, n_hours = hour_before(alarm.since_ms), alarm.window_hours
+    hours = range(hour, hour - n_hours, -1)
+    total = total_of(share.hourly.of(each) for each in hours if each not in share.exclusions)
+    if total.queries:
+        judged = total.value / total.queries
+        _, change = _sums(expected := share.hours_before(hour, n_hours))
+        usual = judged - change / total.queries if expected else None
+        found = found._replace(judged=judged, usual_judged=usual)
+    for pair in rules.pairs if name.kind != "pair" else ():
+        beside = series.get(name._replace(ranker="-".join(pair), kind="pair"))
+        for look in beside.looks if beside is not None and pair[0] == name.ranker else ():
+            if look.hours == n_hours:
+                return found._replace(
+                    pair="-".join(pair), pair_change=look.change, pair_se=look.error
+                )
+    return found

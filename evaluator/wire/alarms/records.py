@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from evaluator.core.alarms.series import Alarm, Carrier
+from evaluator.core.alarms.series import Alarm, Carrier, Context
 from evaluator.core.online.alarm_watch import SeriesEvent
 from evaluator.core.online.watched import AlarmCommand, SeriesName
 from evaluator.wire.canonical import encode_document
@@ -45,6 +45,8 @@ def event_record(event: SeriesEvent) -> OutputRecord:
         document[name] = None if alarm is None else getattr(alarm, name)
     carried = () if alarm is None else alarm.carried_by
     document["carried_by"] = [carrier._asdict() for carrier in carried]
+    if alarm is not None:
+        document["context"] = alarm.context._asdict()
     if event.unverifiable:
         document["unverifiable"] = event.unverifiable
     return OutputRecord(series_key(event.series), encode_document(document))
@@ -70,6 +72,17 @@ class _Carrier(msgspec.Struct):
     change: float = 0.0
 
 
+class _Context(msgspec.Struct, frozen=True):
+    """The members of a `Context`."""
+
+    judged: float | None = None
+    usual_judged: float | None = None
+    pair: str = ""
+    pair_change: float = 0.0
+    pair_se: float = 0.0
+    weeks_ms: tuple[_Time, ...] = ()
+
+
 class EventRecord(msgspec.Struct):
     """Members of an event that `alarms list` shows."""
 
@@ -86,6 +99,7 @@ class EventRecord(msgspec.Struct):
     evidence: float | None = None
     queries: Count | None = None
     carried_by: list[_Carrier] = []
+    context: _Context = _Context()
     unverifiable: str = ""
 
     @property
@@ -106,7 +120,9 @@ class EventRecord(msgspec.Struct):
         """The alarm with its figures; None without one."""
         read = {name: getattr(self, name) for name in Alarm._fields if hasattr(self, name)}
         carried = tuple(Carrier(*msgspec.structs.astuple(of)) for of in self.carried_by)
-        return None if None in read.values() else Alarm(**{**read, "carried_by": carried})
+        context = Context(*msgspec.structs.astuple(self.context))
+        of_window = {"carried_by": carried, "context": context}
+        return None if None in read.values() else Alarm(**{**read, **of_window})
 
 
 read_event: Final[Reader[EventRecord]] = Reader(

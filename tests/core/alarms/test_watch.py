@@ -75,6 +75,26 @@ def test_a_drop_in_one_level_is_found_where_it_is(whole):
     assert begun[GERMAN].alarm.carried_by == ()
 
 
+def test_an_alarm_has_the_judged_share_the_pair_and_the_weeks_beside_it(world, whole):
+    begun = {event.series: event.alarm for event in whole.events if event.name == "on"}
+    weeks_ms = (START_MS, START_MS + 168 * HOUR_MS)
+    for name in (SERVED, OBJECTIVE):
+        alarm = begun[name]
+        first = -(-alarm.since_ms // HOUR_MS) - alarm.window_hours
+        window = range(first * HOUR_MS, alarm.since_ms)
+        judged = [bool(query.grades) for query in world if query.event_time_ms in window]
+        assert alarm.context.judged == sum(judged) / len(judged)
+        assert alarm.context.usual_judged == pytest.approx(0.9, abs=0.03)
+        assert alarm.context.pair == "served-bm25"
+        assert alarm.context.pair_change == pytest.approx(-alarm.drop, abs=0.05)  # bm25 stays
+        assert alarm.context.pair_se > 0
+        assert alarm.context.weeks_ms == (weeks_ms if name is SERVED else ())
+    assert begun[GERMAN].context == begun[PAIR].context._replace(judged=None, usual_judged=None)
+    assert begun[PAIR].context.pair == ""
+    assert begun[PAIR].context.judged
+    assert begun[PAIR].context.weeks_ms == weeks_ms
+
+
 def test_a_pair_names_the_levels_of_its_rankers_if_both_are_watched(world, whole):
     begun = {event.series: event for event in whole.events if event.name == "on"}
     assert begun[PAIR].alarm.carried_by == ()  # bm25 has no series
