@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
 from evaluator.adapters.kafka import Connection, read_weights, write_to_weights
-from evaluator.exposition.alarm_sentence import alarm_sentence, alert_of
 from evaluator.cli.exits import UsageError
 from evaluator.cli.wiring import connection_of, warn
 from evaluator.config import Settings
@@ -15,6 +14,7 @@ from evaluator.core.alarms.series import Carrier
 from evaluator.core.alarms.sums import KEPT_HOURS
 from evaluator.core.alarms.ticks import HOUR_MS
 from evaluator.core.online.watched import AlarmCommand, SeriesName
+from evaluator.exposition.alarm_sentence import alarm_sentence, alert_of, carrier_text
 from evaluator.replay.ranges import parse_time_ms
 from evaluator.tables import format_table, printable, utc_time
 from evaluator.wire.alarms.records import (
@@ -83,8 +83,7 @@ def _row(event: EventRecord) -> Sequence[str]:
 
 def carried_text(carriers: Iterable[Carrier]) -> str:
     """The levels that carry a drop, each with its share of it."""
-    named = ((f"{of.segment}=" if of.segment else "", of.level, of.share) for of in carriers)
-    return ", ".join(printable(f"{segment}{level} {share:.0%}") for segment, level, share in named)
+    return ", ".join(printable(f"{carrier_text(of)} {of.share:.0%}") for of in carriers)
 
 
 def acknowledge(options: argparse.Namespace, settings: Settings) -> int:

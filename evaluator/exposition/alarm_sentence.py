@@ -33,6 +33,11 @@ def alert_of(name: SeriesName) -> str:
     return "EvaluatorCoverageAlarm" if name.measure == COVERAGE else of_kind
 
 
+def carrier_text(carrier: Carrier) -> str:
+    """The level, or what else carries a drop."""
+    return f"{carrier.segment}={carrier.level}" if carrier.segment else carrier.level
+
+
 def alarm_sentence(name: SeriesName, alarm: Alarm, unverifiable: str = "") -> str:
     """What fell, to which level, by how much below which reference, since when, where, and why.
 
@@ -43,11 +48,15 @@ def alarm_sentence(name: SeriesName, alarm: Alarm, unverifiable: str = "") -> st
     window = f"{alarm.window_hours} h" if alarm.window_hours < WEEK_HOURS else "7 days"
     onset = utc_time(alarm.onset_ms / 1000, "%a %Y-%m-%d %H:%M")
     parts = [
-        f"{_subject(name)} is {alarm.observed:.3f}, expected {alarm.expected:.3f} {expected}: "
-        f"lower by {alarm.drop:.3f} (standard error {alarm.se:.3f}) over the last {window}, since "
-        f"about {onset} UTC ({_hours(alarm.since_ms - alarm.onset_ms)} before the alarm).",
-        f"Evidence {alarm.evidence:.1f} times the limit of an alarm; {alarm.queries:,} queries"
-        f"{_judged(alarm.context)}.",
+        (
+            f"{_subject(name)} is {alarm.observed:.3f}, expected {alarm.expected:.3f} {expected}: "
+            f"lower by {alarm.drop:.3f} (standard error {alarm.se:.3f}) over the last {window}, "
+            f"since about {onset} UTC ({_hours(alarm.since_ms - alarm.onset_ms)} before the alarm)."
+        ),
+        (
+            f"Evidence {alarm.evidence:.1f} times the limit of an alarm; {alarm.queries:,} queries"
+            f"{_judged(alarm.context)}."
+        ),
         _carriers(alarm.carried_by),
         _pair(alarm),
         _weeks(alarm.context.weeks_ms),
@@ -89,10 +98,8 @@ def _carriers(carried_by: Sequence[Carrier]) -> str:
     if not named:
         return ""
     texts = [
-        f"{of.segment}={of.level} {_percent(of.share)} ({of.change:+.3f} on "
-        f"{_percent(of.queries_share)} of the queries)"
-        if of.segment
-        else f"{of.level} {_percent(of.share)}"
+        f"{carrier_text(of)} {_percent(of.share)}"
+        + f" ({of.change:+.3f} on {_percent(of.queries_share)} of the queries)" * bool(of.segment)
         for of in named
     ]
     first = named[0]
@@ -116,9 +123,7 @@ def _pair(alarm: Alarm) -> str:
     if not alarm.context.pair:
         return ""
     if change + chance < 0 and change <= -alarm.drop / 2:
-        return (
-            f"{alarm.context.pair} fell by {-change:.3f} too: it is the model, not the traffic."
-        )
+        return f"{alarm.context.pair} fell by {-change:.3f} too: it is the model, not the traffic."
     if change - chance >= -alarm.drop / 2:
         return f"{alarm.context.pair} did not fall ({change:+.3f}): traffic, season or judges."
     return (

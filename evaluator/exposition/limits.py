@@ -5,6 +5,8 @@
 
 from typing import Final, NamedTuple
 
+from evaluator.core.types.records import MAX_SKEW_MS
+
 
 class Limit(NamedTuple):
     """A number; the series is called `evaluator:NAME`, with a label if it is of one measure."""
@@ -19,9 +21,8 @@ LIMITS: Final = (
     Limit(
         "bound_z",
         4,
-        "Standard errors between a figure and its bound. 4 keeps the chance of a false alarm of "
-        "one series at 5 % for a whole week of evaluations every minute; 1.96 only for one "
-        "evaluation.",
+        "Standard errors between a figure and its bound, for evaluations every minute; 1.96 is for "
+        "a single one.",
     ),
     Limit(
         "design_effect",
@@ -52,6 +53,12 @@ LIMITS: Final = (
         "Rankings in each five minutes of a quarter of an hour from which eight minutes without "
         "any fire.",
     ),
+    Limit(
+        "judged_share_limit",
+        0.1,
+        "Smallest share of the settled queries that are judged, silence that counts as a grade "
+        "included. Set it below your usual share.",
+    ),
     Limit("orphan_share_limit", 0.05, "Share of orphans among the judgments."),
     Limit("dead_letter_share_limit", 0.01, "Share of one reason's dead letters among all records."),
     Limit("lag_limit", 1000, "Unread records of a task, or of evaluator map."),
@@ -60,6 +67,11 @@ LIMITS: Final = (
         "input_clock_ahead_limit_seconds",
         300,
         "How far the clock of a log may be ahead of the broker's: max_future_skew_ms in seconds.",
+    ),
+    Limit(
+        "clock_skew_limit_seconds",
+        MAX_SKEW_MS // 1000,
+        "Difference of a machine's clock from the broker's from which it writes no heartbeats.",
     ),
     Limit("out_of_order_share_limit", 0.01, "Share of records out of order."),
     Limit("unusable_share_limit", 0.05, "Share of the queries that cannot be learned from."),

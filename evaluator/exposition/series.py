@@ -189,6 +189,12 @@ alarm_expected_mean gauge model variant ranker measure segment level kind
     What the reference expected of the window that began the alarm that is on.
 alarm_reference_weeks gauge model variant ranker measure segment level kind
     Weeks of the reference of a series; 0 before there are two.
+alarm_carried_share gauge model variant ranker measure segment level kind carrier
+    Share of the drop of an alarm that is on, of the levels that carry most of it, at most three.
+alarm_usable_windows gauge model variant ranker measure segment level kind
+    Windows of a series with a reference and enough queries, of four; 0: nothing is compared.
+alarm_reference_timestamp_seconds gauge model variant ranker measure segment level kind
+    Event time from which a series without a reference is expected to have one; absent with one.
 alarm_series_left_out gauge
     Series beyond alarm_max_series, which are not watched.
 alarm_tick_timestamp_seconds gauge

@@ -160,13 +160,15 @@ PROGRESS: Final = [
         text="Of logs, by their largest timestamp, and of the machines of workers; without"
         " heartbeats if a machine differs by more than a minute.",
         runbook="EvaluatorInputClockAhead",
+        also=("EvaluatorClockSkewed",),
         targets=[
             (
                 'max by (topic, partition) (evaluator_input_clock_ahead_seconds{job=~"$job"})',
                 "{{topic}}-{{partition}}",
             ),
             ('max by (instance) (evaluator_clock_skew_seconds{job=~"$job"})', "{{instance}}"),
-            ("evaluator:input_clock_ahead_limit_seconds", "limit"),
+            ("evaluator:input_clock_ahead_limit_seconds", "limit of logs"),
+            ("evaluator:clock_skew_limit_seconds", "limit of machines"),
         ],
         unit="s",
     ),

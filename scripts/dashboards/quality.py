@@ -74,6 +74,7 @@ QUALITY_NOW: Final = [
         title="Judged in time",
         text="Share of the settled queries that had a judgment: quality is measured on these only.",
         runbook="EvaluatorCoverageAlarm",
+        also=("EvaluatorJudgedShareLow",),
         targets=[(coverage(), "{{model}}/{{variant}}")],
         unit="percentunit",
         decimals=1,
@@ -167,6 +168,8 @@ QUALITY.insert(
     ),
 )
 WATCHED: Final = "{{model}}/{{variant}} {{ranker}} {{measure}} {{segment}} {{level}} {{kind}}"
+OF_ALARMS: Final = 'job=~"$job",model=~"$model",variant=~"(.+-)?$variant(-.+)?"'
+"""Of a variant, and of two variants (`canary-prod`) of which it is one."""
 ALARMS: Final = [
     Panel(
         title="Evidence of alarms",
@@ -181,7 +184,7 @@ ALARMS: Final = [
         ),
         targets=[
             (
-                (f"max without (instance, pod) (evaluator_alarm_evidence_ratio{{{PAIR}}})"),
+                (f"max without (instance, pod) (evaluator_alarm_evidence_ratio{{{OF_ALARMS}}})"),
                 WATCHED,
             ),
             ("vector(1)", "limit"),
@@ -191,15 +194,17 @@ ALARMS: Final = [
     ),
     Panel(
         title="Watched series, the most evidence first",
-        text="Evidence, whether the alarm is on, and the weeks of the reference, of which two are"
-        " needed. `evaluator alarms list` has level, expected level and onset.",
+        text="Evidence, whether the alarm is on, the weeks of the reference, of which two are"
+        " needed, and the windows with enough queries, of four: with 0 nothing is compared."
+        " `evaluator alarms list` has level, expected level and onset.",
         runbook="EvaluatorQualityAlarm",
         targets=[
-            (f"max by (job, {SERIES}) (evaluator_alarm_{name}{{{PAIR}}})", head)
+            (f"max by (job, {SERIES}) (evaluator_alarm_{name}{{{OF_ALARMS}}})", head)
             for name, head in (
                 ("evidence_ratio", "evidence"),
                 ("active", "on"),
                 ("reference_weeks", "weeks"),
+                ("usable_windows", "windows"),
             )
         ],
         unit="none",

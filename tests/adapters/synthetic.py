@@ -8,12 +8,13 @@ import asyncio
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from evaluator.adapters.http import HttpServer, status_document
 from evaluator.adapters.prometheus import EvaluatorCollector, exposition, registry_of
-from evaluator.core.alarms.series import Alarm, Carrier
+from evaluator.core.alarms.series import Alarm, Carrier, Context
+from evaluator.core.alarms.ticks import HOUR_MS, first_hour_of
 from evaluator.core.measures import UNITS_PER_ONE, MeasureSet
 from evaluator.core.measures.exact_sums import add_tally
 from evaluator.core.online.alarm_watch import AlarmsView, AlarmView
@@ -124,6 +125,8 @@ def one_task(tally: Tally, **changes: Any) -> Snapshot:
     )
 
 
+_WEEKS = (2_910, 2_911, 2_912, 2_913)
+_WEEKS_MS = tuple(first_hour_of(week) * HOUR_MS for week in _WEEKS)
 _NAME = SeriesName("ranker", "prod", "served", "ndcg@10", "", "", "own")
 _WATCHED = AlarmView(
     _NAME,
@@ -131,10 +134,12 @@ _WATCHED = AlarmView(
     Alarm(
         *(NOW_MS, NOW_MS - 3_600_000, 6, 0.031, 0.571, 0.602, 0.006, 1.5, 41_210, True),
         (Carrier("locale", "de", 0.82, 0.24, -0.112),),
+        Context(0.8, 0.81, "served-bm25", -0.03, 0.004, _WEEKS_MS),
     ),
-    (2_900, 2_901),
+    _WEEKS,
     "coverage",
     4,
+    spreads=(0.012, 0.006, 0.004, 0.003),
 )
 _QUIET = AlarmView(
     _NAME._replace(segment="locale", level="de"), 0.0, None, (), reference_from_ms=NOW_MS
@@ -172,7 +177,7 @@ def learned(**changes: Any) -> LeaderView:
         "n_ignored": 3,
         "now_ms": NOW_MS,
         "models": (ranker, other),
-        "alarms": AlarmsView((_WATCHED, _QUIET), 2, NOW_MS),
+        "alarms": AlarmsView((_WATCHED, _QUIET), 2, NOW_MS, (_NAME._replace(measure="mrr"),)),
         "counts": {
             ("leader_epochs",): 2,
             ("gaps",): 0,
@@ -190,6 +195,16 @@ def learned(**changes: Any) -> LeaderView:
         },
     }
     return LeaderView(**(facts | changes))
+
+
+def alarmed(**changes: str) -> LeaderView:
+    """The same with an alarm of this series that is not acknowledged."""
+    leader = learned()
+    on, quiet = leader.alarms.series
+    assert on.alarm is not None
+    series = on.series._replace(**changes)
+    on = replace(on, alarm=on.alarm._replace(acknowledged=False), series=series)
+    return replace(leader, alarms=replace(leader.alarms, series=(on, quiet)))
 
 
 @dataclass
@@ -272,6 +287,8 @@ class MovingViews(FixedViews):
     def __init__(self, pairs: Sequence[Pair], rankers: Sequence[str], *, speed: int) -> None:
         super().__init__(now_ms=None)
         self._pairs, self._rankers, self._speed = pairs, rankers, speed
+        model, variant = pairs[0]
+        self.learned = alarmed(model=model, variant=variant)
         self._tally: Tally = {}
         self._n_seconds = 0
 

@@ -208,8 +208,14 @@ def test_status_has_every_watched_series() -> None:
     week_ms = 7 * 86_400_000
     # weeks begin on Monday: the first one of 1970 on the fifth day
     assert (watched["windows"], watched["reference_from_ms"]) == (4, None)
-    assert watched["reference_weeks_ms"] == [4 * 86_400_000 + n * week_ms for n in (2900, 2901)]
-    assert (quiet["level"], quiet["alarm"]) == ("de", None)
+    assert watched["reference_weeks_ms"] == [
+        4 * 86_400_000 + n * week_ms for n in range(2910, 2914)
+    ]
+    assert list(watched["alarm"]["context"]["weeks_ms"]) == watched["reference_weeks_ms"]
+    assert watched["alarm"]["context"]["pair_change"] == -0.03
+    assert watched["spreads"] == {"1": 0.012, "6": 0.006, "24": 0.004, "168": 0.003}
+    assert (quiet["level"], quiet["alarm"], quiet["spreads"]) == ("de", None, {})
+    assert [name["measure"] for name in alarms["left_out"]] == ["mrr"]
 
 
 def test_status_says_of_every_model_what_is_learned() -> None:

@@ -293,7 +293,8 @@ def test_clocks_that_are_wrong_are_a_problem_though_the_worker_is_ready(tmp_path
     assert page.by_id("state").text() == "1 problem"
     assert "hidden" in page.by_id("notice").attributes
     text = page.by_id("problem-list").text()
-    assert text.startswith("criticalThe clock of this machine is 95 s ahead of the broker's, so")
+    assert text.startswith("warningThe clock of this machine is 95 s ahead of the broker's, so")
+    assert tile(page, "Watermark age").attributes["data-state"] == "warning"
 
 
 def tile(page: Node, name: str) -> Node:
@@ -524,7 +525,11 @@ def test_alarms_that_are_on_come_first_and_no_series_hides_the_section(tmp_path:
     carried = "Carried by: locale=de 82 % (-0.112 on 24 % of the queries), rest -0.008."
     assert carried in acknowledged.text()
     assert acknowledged.text().endswith("docs/runbooks.md#evaluatorqualityalarm")
-    assert "2 more series are not shown" in page.by_id("alarms-note").text()
+    # Monday 1970-01-05 and 2,910 weeks
+    assert on.endswith("13 Oct to 3 Nov (4)0.004")
+    note = page.by_id("alarms-note").text()
+    left_out = "2 series (ranker prod served mrr own; and so on)"
+    assert note.endswith(f"Not watched, beyond alarm_max_series: {left_out}.")
     assert "hidden" not in page.by_id("alarms-section").attributes
     (tmp_path / "open").mkdir()
     (watched, _) = view.alarms.series

@@ -5,12 +5,11 @@ from dataclasses import replace
 import pytest
 
 from evaluator.adapters.http.problems import HOUR_MS, QUARTER_MS, STALL_MS, Recent, problems_of
-from evaluator.core.online.events import LeaderView
 from evaluator.core.types.tally import GroupedTally
 from evaluator.exposition.limits import LIMITS, limit
 from evaluator.exposition.snapshot import Resources, Snapshot
 from scripts.write_thresholds import TARGET, thresholds
-from tests.adapters.synthetic import NOW_MS, FixedViews, learned, one_task, task_view
+from tests.adapters.synthetic import NOW_MS, FixedViews, alarmed, learned, one_task, task_view
 from tests.deploy.rules import rules_of, threshold
 
 HOUR_AGO, LONG_AGO = NOW_MS - HOUR_MS, NOW_MS - 2 * HOUR_MS
@@ -94,7 +93,25 @@ def test_queries_that_settle_without_any_judgment_are_a_problem():
     settled = {("queries", "settled"): few}
     assert alerts(one_task(settled)) == ["EvaluatorNoJudgments"]
     assert alerts(one_task({("queries", "settled"): few - 1})) == []
-    assert alerts(one_task({**settled, ("judgments", "applied"): 1})) == []
+    applied = {**settled, ("judgments", "applied"): 1}
+    assert alerts(one_task(applied)) == []
+
+
+def test_a_judged_share_below_its_limit_is_a_problem_without_a_past():
+    few = round(limit("min_queries"))
+    most = round((1 - limit("judged_share_limit")) * few)
+
+    def of(settled, unjudged):
+        counts = {("queries", "settled"): settled, ("queries", "settled_unjudged"): unjudged}
+        return one_task({**counts, ("judgments", "applied"): settled})
+
+    assert alerts(of(few, most)) == []
+    (problem,) = problems(of(few, most + 2))  # 200 - 182 = 18 of 200
+    assert problem[:2] == ("EvaluatorJudgedShareLow", "warning")
+    assert problem.text.startswith("9 % of the 200 queries that settled within the last hour are")
+    assert alerts(of(few - 1, few - 1)) == []
+    assert alerts(of(2 * few, most + 2), (HOUR_AGO, of(few, 0))) == ["EvaluatorJudgedShareLow"]
+    assert alerts(of(2 * few, most + 2), (HOUR_AGO, of(few, most + 2))) == []
 
 
 def test_a_task_is_stalled_if_it_has_lag_and_its_watermark_stands():
@@ -163,17 +180,11 @@ def test_clocks_that_are_wrong_are_problems():
     assert clock[:2] == ("EvaluatorInputClockAhead", "critical")
     assert clock.text.startswith("The clock of rankings-0 is 301 s ahead of the broker's")
     (machine,) = problems(skewed)
+    assert machine[:2] == ("EvaluatorClockSkewed", "warning")
     assert machine.text.startswith("The clock of this machine is 95 s ahead of the broker's")
-
-
-def of_alarm(**changes) -> LeaderView:
-    """A leader with one alarm that is on."""
-    leader = learned()
-    (on, *_) = leader.alarms.series
-    assert on.alarm is not None
-    alarm = on.alarm._replace(acknowledged=False)
-    on = replace(on, alarm=alarm, series=on.series._replace(**changes))
-    return replace(leader, alarms=replace(leader.alarms, series=(on,)))
+    at_most = 1000 * round(limit("clock_skew_limit_seconds"))
+    assert alerts(replace(skewed, skew_ms=-at_most)) == []
+    assert alerts(replace(skewed, skew_ms=-at_most - 1)) == ["EvaluatorClockSkewed"]
 
 
 @pytest.mark.parametrize(
@@ -187,19 +198,19 @@ def of_alarm(**changes) -> LeaderView:
     ],
 )
 def test_an_alarm_is_a_problem_until_it_is_acknowledged(changes, alert):
-    (problem,) = problems(one_task({}), leader=of_alarm(**changes))
+    (problem,) = problems(one_task({}), leader=alarmed(**changes))
     assert problem.alert == alert
-    leader = of_alarm(**changes)
+    leader = alarmed(**changes)
     document = FixedViews(learned=leader).status()["leader"]["alarms"]["series"][0]["alarm"]
     assert (document["alert"], document["summary"]) == (alert, problem.text)
-    assert "is 0.5710, expected 0.6020: lower by 0.0310 (standard error 0.0060)" in problem.text
+    assert "lower by 0.031 (standard error 0.006)" in problem.text
     assert problem.text.endswith("The coverage has an alarm too: check it first.")
     assert problems(one_task({}), leader=learned()) == []  # acknowledged
 
 
 def test_critical_problems_come_first_and_severities_are_those_of_the_alerts():
     snapshot = one_task({}, watermark_ms=NOW_MS - 10**8, clocks_ms={"rankings": NOW_MS + 10**6})
-    everything = replace(snapshot, skew_ms=0)
+    everything = replace(snapshot, skew_ms=95_000)
     counts = judged(1000, orphan=650, applied=0).counters.groups[()]
     counts = {**counts, ("dead_letters", "schema"): 99, ("extra", "out_of_order"): 99}
     counts |= {("queries", "settled"): 999}
@@ -211,11 +222,11 @@ def test_critical_problems_come_first_and_severities_are_those_of_the_alerts():
         (LONG_AGO, replace(everything, counters=Snapshot().counters)),
         reasons=["no tasks"],
         resources=Resources(10, 10, 10, 10),
-        leader=of_alarm(),
+        leader=alarmed(),
     )
     severities = [problem.severity for problem in found]
     assert severities == sorted(severities)  # critical, then warning
     rules = rules_of("alert")
     named = {problem.alert: problem.severity for problem in found}
-    assert len(named) == 12
+    assert len(named) == 13
     assert named == {name: rules[name]["labels"]["severity"] for name in named}

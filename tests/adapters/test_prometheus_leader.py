@@ -1,6 +1,9 @@
 """The series of the leader, as functions of what people see of it."""
 
+from dataclasses import replace
+
 from evaluator.adapters.prometheus import EvaluatorCollector
+from evaluator.core.alarms.series import Carrier
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.online.events import LeaderView, Version
 from evaluator.core.types.records import OTHER, SERVED
@@ -138,8 +141,20 @@ def test_alarms_are_exported_by_series():
     assert value_of(found, "evaluator_alarm_since_timestamp_seconds", **on) == NOW_MS / 1000
     assert value_of(found, "evaluator_alarm_observed_mean", **on) == watched.alarm.observed
     assert value_of(found, "evaluator_alarm_expected_mean", **on) == watched.alarm.expected
-    assert value_of(found, "evaluator_alarm_reference_weeks", **on) == 2
+    assert value_of(found, "evaluator_alarm_reference_weeks", **on) == 4
+    carrier = {**on, "carrier": "locale=de"}
+    assert value_of(found, "evaluator_alarm_carried_share", **carrier) == 0.82
+    assert value_of(found, "evaluator_alarm_usable_windows", **on) == 4
+    assert value_of(found, "evaluator_alarm_reference_timestamp_seconds", **on) is None
+    assert value_of(found, "evaluator_alarm_usable_windows", **off) == 0
+    of_quiet = value_of(found, "evaluator_alarm_reference_timestamp_seconds", **off)
+    assert of_quiet == quiet.reference_from_ms / 1000
     assert value_of(found, "evaluator_alarm_active", **off) == 0
     assert value_of(found, "evaluator_alarm_since_timestamp_seconds", **off) is None
     assert value_of(found, "evaluator_alarm_series_left_out") == 2
     assert value_of(found, "evaluator_alarm_tick_timestamp_seconds") == NOW_MS / 1000
+    many = tuple(Carrier("locale", f"l{n}", 0.2, 0.1, -0.1) for n in range(9))
+    alarm = watched.alarm._replace(carried_by=many)
+    alarms = replace(learned().alarms, series=(replace(watched, alarm=alarm),))
+    families = {of.name: of.samples for of in shown(learned(alarms=alarms))}
+    assert len(families["evaluator_alarm_carried_share"]) == 3

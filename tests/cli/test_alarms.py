@@ -5,12 +5,12 @@ import time
 
 import pytest
 
-from evaluator.exposition.alarm_sentence import alarm_sentence
 from evaluator.cli import alarms, main
 from evaluator.core.alarms.series import Alarm, Carrier, Context
 from evaluator.core.online.alarm_watch import SeriesEvent
 from evaluator.core.online.carriers import MIX
 from evaluator.core.online.watched import SeriesName
+from evaluator.exposition.alarm_sentence import alarm_sentence
 from evaluator.wire.alarms.records import AlarmRefused, event_record, read_command, read_commands
 from evaluator.wire.records import OutputRecord
 

@@ -13,11 +13,15 @@ from urllib.error import URLError
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
+import yaml
+
 from tests.deploy.rules import RULES
 from tests.kafka.broker import free_ports
 from tests.waiting import PATIENCE_SECONDS, STOP_SECONDS, until
 
 PROMETHEUS = shutil.which("prometheus")
+_COMPOSE = Path(__file__).parents[2] / "deploy" / "compose" / "alertmanager.yml"
+INHIBIT_RULES = yaml.safe_load(_COMPOSE.read_text("utf-8"))["inhibit_rules"]
 ALERTMANAGER = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")
 
 
@@ -64,13 +68,17 @@ class Receiver:
 
 @contextmanager
 def alertmanager(folder: Path, receiver: Receiver) -> Iterator[str]:
-    """The address of an Alertmanager that tells the receiver everything at once."""
+    """The address of an Alertmanager with the rules of Compose.
+
+    It waits so long that an alert is muted by another one of the same evaluation.
+    """
     assert ALERTMANAGER is not None, "alertmanager is missing; `make system` installs it"
     address = f"127.0.0.1:{free_ports(1)[0]}"
     config = folder / "alertmanager.yml"
-    route = {"receiver": "test", "group_by": ["..."], "group_wait": "0s", "group_interval": "1s"}
+    route = {"receiver": "test", "group_by": ["..."], "group_wait": "5s", "group_interval": "1s"}
     receivers = [{"name": "test", "webhook_configs": [{"url": receiver.url}]}]
-    config.write_text(json.dumps({"route": route, "receivers": receivers}))
+    of_all = {"route": route, "receivers": receivers, "inhibit_rules": INHIBIT_RULES}
+    config.write_text(json.dumps(of_all))
     command = [
         *(ALERTMANAGER, f"--config.file={config}", f"--storage.path={folder / 'alerts'}"),
         *(f"--web.listen-address={address}", "--cluster.listen-address=", "--log.level=warn"),

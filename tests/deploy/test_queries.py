@@ -193,6 +193,17 @@ def test_a_panel_has_something_to_show_for_a_list_of_values(prometheus, listed, 
             assert is_elsewhere(expr) or drawn(prometheus, lasting(filled(expr, listed)))
 
 
+def test_a_chosen_variant_has_the_series_of_two_variants_and_no_other(prometheus):
+    (evidence,) = [
+        expr for expr in TARGETS if "without (instance, pod) (evaluator_alarm_evi" in expr
+    ]
+    assert {one["metric"]["variant"] for one in drawn(prometheus, filled(evidence))} == {
+        *("prod", "canary", "canary-prod")
+    }
+    chosen = drawn(prometheus, filled(evidence, {"variant": "canary"}))
+    assert {one["metric"]["variant"] for one in chosen} == {"canary", "canary-prod"}
+
+
 def test_a_list_of_values_is_asked_for_as_one():
     expr = 'a{job=~"$job",b=~"$b"}[$__rate_interval]'
     assert filled(expr, {"job": "(x|y)"}) == 'a{job=~"(x|y)",b=~".*"}[1m]'

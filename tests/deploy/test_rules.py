@@ -136,10 +136,12 @@ FAULT = 3 * 60
 FAULTS = [
     ("EvaluatorBadQueries", "bad"),
     ("EvaluatorCheckpointStale", "no-checkpoints"),
+    ("EvaluatorClockSkewed", "skewed"),
     ("EvaluatorDeadLetters", "malformed"),
     ("EvaluatorDeadLetters", "map-refuses"),
     ("EvaluatorInputClockAhead", "clock-ahead"),
     ("EvaluatorInputRetentionShort", "short"),
+    ("EvaluatorJudgedShareLow", "unjudged"),
     ("EvaluatorJudgmentDelay", "late-judgments"),
     ("EvaluatorMapBehind", "map-falls-behind"),
     ("EvaluatorMapStalled", "map-stalls"),
@@ -225,7 +227,7 @@ def with_pipeline_faults() -> World:
         *("bad", "some-bad", "bad-for-ten-minutes", "short", "kept-for-ever"),
         *("clock-ahead", "clock-nearly-ahead", "out-of-order", "few-out-of-order"),
         *("no-checkpoints", "nothing-to-checkpoint", "quarantined", "quarantined-at-start"),
-        "refuses",
+        *("refuses", "skewed", "nearly-skewed", "unjudged", "few-judged"),
     )
     for job in jobs:
         world.healthy(job)
@@ -256,6 +258,11 @@ def with_pipeline_faults() -> World:
     for job, seconds in (("clock-ahead", 3_300), ("clock-nearly-ahead", 300)):
         where = {"job": job, "instance": "a", "topic": "judgments", "partition": "1"}
         world.put("evaluator_input_clock_ahead_seconds", [0, *then(0, seconds)], **where)
+    for job, seconds in (("skewed", -61), ("nearly-skewed", -60)):
+        where = {"job": job, "instance": "a"}
+        world.put("evaluator_clock_skew_seconds", [0, *then(0, seconds)], **where)
+    world.coverage("unjudged", [50] * MINUTES, then(0.7, 0.05))
+    world.coverage("few-judged", [50] * MINUTES, then(0.7, 0.11))
     world.out_of_order("out-of-order", then(0.2, 3))
     world.out_of_order("few-out-of-order", then(0.2, 0.6))
     world.delays("late-judgments", [50] * MINUTES, then(0, 0.4))

@@ -2,10 +2,10 @@
 
 import pytest
 
-from evaluator.exposition.alarm_sentence import alarm_sentence, alert_of
 from evaluator.core.alarms.series import Alarm, Carrier, Context
 from evaluator.core.online.carriers import EVERYWHERE, MIX
 from evaluator.core.online.watched import SeriesName
+from evaluator.exposition.alarm_sentence import alarm_sentence, alert_of
 from tests.deploy.rules import rules_of
 
 NAME = SeriesName("gamma", "prod", "served", "ndcg@10", "", "", "own")
@@ -16,6 +16,7 @@ REST = (
     "lower by 0.031 (standard error 0.006) over the last 6 h, since about Fri 2025-11-21 08:00 UTC "
     "(3 h before the alarm). Evidence 1.7 times the limit of an alarm; 41,210 queries"
 )
+UNCLEAR = "not clear yet whether it is the model."
 WEEK_MS = 7 * 86_400_000
 FIRST_MS = SINCE_MS - 5 * WEEK_MS - 4 * 86_400_000 - 8 * 3_600_000  # Monday 2025-10-13
 
@@ -86,14 +87,12 @@ def test_a_sentence_has_the_largest_carriers_and_the_mean_change_of_the_rest():
         (
             -0.03,  # beyond half of the drop, and not beyond chance
             0.02,
-            "served-bm25 changed by -0.030 (standard error 0.020): not clear yet whether it is the "
-            "model.",
+            f"served-bm25 changed by -0.030 (standard error 0.020): {UNCLEAR}",
         ),
         (
             -0.01,  # beyond chance; half of the drop, 0.0155, is within it
             0.004,
-            "served-bm25 changed by -0.010 (standard error 0.004): not clear yet whether it is the "
-            "model.",
+            f"served-bm25 changed by -0.010 (standard error 0.004): {UNCLEAR}",
         ),
     ],
 )

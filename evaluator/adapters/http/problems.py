@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from evaluator.adapters.http.status import ahead_warnings, skew_warnings
-from evaluator.exposition.alarm_sentence import alarm_sentence, alert_of
 from evaluator.core.online.events import LeaderView
 from evaluator.core.online.watched import COVERAGE
 from evaluator.core.types.records import LOGS
 from evaluator.core.types.tally import Path
+from evaluator.exposition.alarm_sentence import alarm_sentence, alert_of
 from evaluator.exposition.limits import limit
 from evaluator.exposition.snapshot import Resources, Snapshot, TaskView
 
@@ -28,7 +28,7 @@ _OWN_FIGURES: Final = ("orphan", "late")
 
 
 class Problem(NamedTuple):
-    """A sentence; *alert* names the alert and its runbook, and is "" without one."""
+    """A sentence; *alert* names the alert and its runbook."""
 
     alert: str
     severity: str
@@ -100,7 +100,7 @@ def problems_of(
     found = [Problem("EvaluatorNotReady", "critical", reason) for reason in reasons]
     ahead = ahead_warnings(snapshot, 1000 * limit("input_clock_ahead_limit_seconds"))
     found += [Problem("EvaluatorInputClockAhead", "critical", text) for text in ahead]
-    found += [Problem("", "critical", text) for text in skew_warnings(snapshot)]
+    found += [Problem("EvaluatorClockSkewed", "warning", text) for text in skew_warnings(snapshot)]
     found += _alarms(leader)
     found += _inputs(
         recent.increase(snapshot, HOUR_MS, now_ms=now_ms),
@@ -148,6 +148,16 @@ def _inputs(hour: Mapping[Path, int], quarter: Mapping[Path, int]) -> Iterator[P
             *("EvaluatorNoJudgments", "warning"),
             f"No judgment was applied within the last hour, in which {settled:,} queries settled.",
         )
+    elif settled >= limit("min_queries"):
+        judged = settled - hour.get(("queries", "settled_unjudged"), 0)
+        least = limit("judged_share_limit")
+        if judged < least * settled:
+            yield Problem(
+                *("EvaluatorJudgedShareLow", "warning"),
+                f"{_percent(judged, settled)} of the {settled:,} queries that settled within the "
+                f"last hour are judged (least {_percent(least, 1)}): quality is measured on these "
+                "only.",
+            )
     records = sum(_read(quarter, log) for log in LOGS)
     if records < limit("min_expected_messages"):
         return

@@ -5,13 +5,14 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from evaluator.exposition.alarm_sentence import alarm_sentence, alert_of
+from evaluator.core.alarms.rules import WINDOWS
 from evaluator.core.alarms.ticks import HOUR_MS, first_hour_of
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.online.alarm_watch import AlarmView
 from evaluator.core.online.events import LeaderView, ModelView
 from evaluator.core.types.records import LOGS, MAX_SKEW_MS, SERVED
 from evaluator.core.types.tally import Group, Tally, group_of
+from evaluator.exposition.alarm_sentence import alarm_sentence, alert_of
 from evaluator.exposition.snapshot import Snapshot, StoreSnapshot, TaskView
 
 MAX_ROWS_BYTES: Final = 8 << 20
@@ -148,6 +149,7 @@ def _leader_document(view: LeaderView) -> dict[str, Any]:
         "alarms": {
             "watched_until_ms": view.alarms.tick_end_ms,
             "series_left_out": view.alarms.n_left_out,
+            "left_out": [name._asdict() for name in view.alarms.left_out],
             "series": [_series_document(series) for series in view.alarms.series],
         },
     }
@@ -167,6 +169,7 @@ def _series_document(view: AlarmView) -> dict[str, Any]:
         "evidence": view.evidence,
         "reference_weeks_ms": first_ms,
         "reference_from_ms": view.reference_from_ms,
+        "spreads": dict(zip(map(str, WINDOWS), view.spreads, strict=False)),
         "windows": view.n_windows,
         "unverifiable": view.unverifiable or None,
         "alarm": alarm,

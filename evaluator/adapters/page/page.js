@@ -49,11 +49,11 @@ const REASONS = {
 /** The alerts at whose limits a tile turns amber (warning) or red (critical). */
 const TILE_ALERTS = {
   Alarms: ["EvaluatorQualityAlarm", "EvaluatorPairAlarm", "EvaluatorVariantsAlarm", "EvaluatorObjectiveAlarm"],
-  "Judged share": ["EvaluatorCoverageAlarm", "EvaluatorNoJudgments"],
+  "Judged share": ["EvaluatorCoverageAlarm", "EvaluatorNoJudgments", "EvaluatorJudgedShareLow"],
   Orphans: ["EvaluatorOrphans"],
   Open: ["EvaluatorMemoryHigh", "EvaluatorDiskLow", "EvaluatorStoreNearLimit"],
   Lag: ["EvaluatorStalled"],
-  "Watermark age": ["EvaluatorStalled", "EvaluatorWatermarkStale", "EvaluatorInputClockAhead"],
+  "Watermark age": ["EvaluatorStalled", "EvaluatorWatermarkStale", "EvaluatorInputClockAhead", "EvaluatorClockSkewed"],
 };
 
 const byId = (id) => document.getElementById(id);
@@ -528,17 +528,25 @@ function showTasks() {
   });
 }
 
-/** The link to the runbook of an alert, or where it is in the project; nothing without an alert. */
+/** The link to the runbook of an alert, or where it is in the project. */
 function runbookOf(alert) {
   const section = `#${alert.toLowerCase()}`;
   const url = state.status.settings?.runbook_url;
-  if (!alert) return [];
   return [url ? make("a", { href: `${url}${section}`, rel: "noreferrer", text: `Runbook: ${alert}` })
     : make("code", { className: "quiet", text: `docs/runbooks.md${section}` })];
 }
 
 const MAX_ALARM_ROWS = 50;
 const SERIES_LABELS = ["model", "variant", "ranker", "measure", "segment", "level", "kind"];
+
+const seriesName = (series) => SERIES_LABELS.map((label) => series[label]).filter(Boolean).join(" ");
+const mondays = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", timeZone: "UTC" });
+
+/** The first and the last week, with their number: of weeks between some may be left out. */
+function weeksOf(weeks) {
+  if (!weeks.length) return "–";
+  return `${mondays.format(weeks[0])} to ${mondays.format(weeks.at(-1))} (${weeks.length})`;
+}
 
 function alarmState(series) {
   if (series.alarm) return series.alarm.acknowledged ? "acknowledged" : "on";
@@ -552,9 +560,16 @@ function showAlarms() {
   byId("alarms-section").hidden = !alarms?.series.length;
   if (!alarms?.series.length) return;
   const sorted = [...alarms.series].sort((a, b) => !!b.alarm - !!a.alarm || b.evidence - a.evidence);
-  const hidden = Math.max(0, sorted.length - MAX_ALARM_ROWS) + alarms.series_left_out;
-  const note = `Watched until ${moment(alarms.watched_until_ms)} UTC. Evidence 1 is the limit; a reference needs two weeks.`;
-  setText(byId("alarms-note"), hidden ? `${note} ${longCount(hidden)} more series are not shown.` : note);
+  const hidden = sorted.length - MAX_ALARM_ROWS;
+  const note = [`Watched until ${moment(alarms.watched_until_ms)} UTC. Evidence 1 is the limit; a reference needs two weeks. `
+    + "The spread is the standard deviation of the means of days in the reference, beside chance."];
+  if (hidden > 0) note.push(`${longCount(hidden)} more series are not shown.`);
+  if (alarms.series_left_out) {
+    const names = alarms.left_out.map(seriesName);
+    if (alarms.series_left_out > names.length) names.push("and so on");
+    note.push(`Not watched, beyond alarm_max_series: ${longCount(alarms.series_left_out)} series (${names.join("; ")}).`);
+  }
+  setText(byId("alarms-note"), note.join(" "));
   const among = state.status.problems.map((problem) => problem.text);
   const others = sorted.slice(0, MAX_ALARM_ROWS).filter((each) => each.alarm && !among.includes(each.alarm.summary));
   showSentences(byId("alarm-list"), others.map((each) => ({
@@ -562,12 +577,13 @@ function showAlarms() {
   })));
   const figure = (n) => (n === undefined ? "–" : n.toFixed(3));
   const rows = sorted.slice(0, MAX_ALARM_ROWS).map((series) => ({
-    key: SERIES_LABELS.map((label) => series[label]).filter(Boolean).join(" "),
+    key: seriesName(series),
     state: alarmState(series) + (series.alarm && series.unverifiable ? `, ${series.unverifiable} too` : ""),
     on: !!series.alarm,
     cells: [
       series.evidence.toFixed(2), figure(series.alarm?.observed), figure(series.alarm?.expected),
-      series.alarm ? moment(series.alarm.onset_ms) : "–", String(series.reference_weeks_ms.length),
+      series.alarm ? moment(series.alarm.onset_ms) : "–", weeksOf(series.reference_weeks_ms),
+      figure(series.spreads["24"]),
     ],
   }));
   const create = (row) => make("tr", {}, [

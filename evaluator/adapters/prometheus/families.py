@@ -32,6 +32,7 @@ from evaluator.core.online.events import (
 from evaluator.core.types.records import LOGS, OTHER
 from evaluator.core.types.segments import NO_SEGMENTS, SegmentRules
 from evaluator.core.types.tally import Path
+from evaluator.exposition.alarm_sentence import MAX_CARRIERS, carrier_text
 from evaluator.exposition.label_limits import LabelLimits, series_beside
 from evaluator.exposition.series import FINAL_OUTCOMES, SPECS, clean
 from evaluator.exposition.snapshot import Resources, Snapshot, StoreSnapshot, TaskView
@@ -343,6 +344,17 @@ def _alarm_series(view: AlarmsView) -> dict[str, Samples]:
         "alarm_observed_mean": [(labels, alarm.observed) for labels, alarm in on],
         "alarm_expected_mean": [(labels, alarm.expected) for labels, alarm in on],
         "alarm_reference_weeks": [(labels, len(each.weeks)) for labels, each in series],
+        "alarm_carried_share": [
+            ((*labels, clean(carrier_text(of))), of.share)
+            for labels, alarm in on
+            for of in alarm.carried_by[:MAX_CARRIERS]
+        ],
+        "alarm_usable_windows": [(labels, each.n_windows) for labels, each in series],
+        "alarm_reference_timestamp_seconds": [
+            (labels, each.reference_from_ms / 1000)
+            for labels, each in series
+            if each.reference_from_ms is not None
+        ],
         "alarm_series_left_out": [((), view.n_left_out)] if view.tick_end_ms else [],
         "alarm_tick_timestamp_seconds": _optional(_seconds(view.tick_end_ms)),
     }

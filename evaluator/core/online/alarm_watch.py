@@ -6,6 +6,8 @@ and closed once no query of it can follow.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
+from math import sqrt
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
@@ -22,6 +24,8 @@ from evaluator.core.types.records import WatermarkRecord
 
 MAX_LEFT_OUT: Final = 1_000
 """Series beyond the limit that are counted."""
+MAX_NAMED: Final = 20
+"""Those of them that the public view names."""
 MAX_COMMANDS: Final = 1_000
 FORMAT: Final = 1
 
@@ -41,7 +45,8 @@ class AlarmView:
     """The public view of one series, as of the last closed tick.
 
     `n_windows` are those with enough queries; without a reference, `reference_from_ms` is when it
-    is expected.
+    is expected. `spreads` are the standard deviations of the means of WINDOWS in the reference,
+    beside chance; () without past weeks.
     """
 
     series: SeriesName
@@ -51,15 +56,20 @@ class AlarmView:
     unverifiable: str = ""
     n_windows: int = 0
     reference_from_ms: int | None = None
+    spreads: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class AlarmsView:
-    """The public view of all series; *tick_end_ms* is the end of the last closed tick."""
+    """The public view of all series; *tick_end_ms* is the end of the last closed tick.
+
+    `left_out` are the first MAX_NAMED series beyond the limit.
+    """
 
     series: tuple[AlarmView, ...] = ()
     n_left_out: int = 0
     tick_end_ms: int | None = None
+    left_out: tuple[SeriesName, ...] = ()
 
 
 @dataclass(slots=True)
@@ -298,10 +308,12 @@ class AlarmWatch:
                 self._unverifiable(name),
                 len(of.looks),
                 of.reference_from_ms,
+                () if of.reference is None else tuple(map(sqrt, of.reference.spreads)),
             )
             for name, of in self.series.items()
         )
-        return AlarmsView(views, self.n_left_out, self._open_ms)
+        left_out = tuple(islice(self._left_out, MAX_NAMED))
+        return AlarmsView(views, self.n_left_out, self._open_ms, left_out)
 
     # State
 

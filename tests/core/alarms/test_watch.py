@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from math import sqrt
 from random import Random
 
 import pytest
@@ -9,7 +10,13 @@ import pytest
 from evaluator.core.alarms.rules import AlarmRules
 from evaluator.core.alarms.sums import UnitSums
 from evaluator.core.alarms.ticks import TICK_MS
-from evaluator.core.online.alarm_watch import MAX_LEFT_OUT, AlarmWatch, SeriesEvent, WatchResult
+from evaluator.core.online.alarm_watch import (
+    MAX_LEFT_OUT,
+    MAX_NAMED,
+    AlarmWatch,
+    SeriesEvent,
+    WatchResult,
+)
 from evaluator.core.online.watched import COVERAGE, AlarmCommand, SeriesName, WatchRules
 from evaluator.core.types.records import WatermarkRecord
 from evaluator.wire.alarms.state import AlarmState
@@ -77,16 +84,22 @@ def test_a_drop_in_one_level_is_found_where_it_is(whole):
 
 def test_an_alarm_has_the_judged_share_the_pair_and_the_weeks_beside_it(world, whole):
     begun = {event.series: event.alarm for event in whole.events if event.name == "on"}
+    spreads = {view.series: view.spreads for view in whole.view().series}
+    assert spreads[OBJECTIVE] == ()
+    assert spreads[SERVED] == tuple(map(sqrt, whole.series[SERVED].reference.spreads))
     weeks_ms = (START_MS, START_MS + 168 * HOUR_MS)
     for name in (SERVED, OBJECTIVE):
         alarm = begun[name]
         first = -(-alarm.since_ms // HOUR_MS) - alarm.window_hours
         window = range(first * HOUR_MS, alarm.since_ms)
-        judged = [bool(query.grades) for query in world if query.event_time_ms in window]
-        assert alarm.context.judged == sum(judged) / len(judged)
+        settled = [query for query in world if query.event_time_ms in window]
+        judged = [query for query in settled if query.grades]
+        assert alarm.context.judged == len(judged) / len(settled)
         assert alarm.context.usual_judged == pytest.approx(0.9, abs=0.03)
         assert alarm.context.pair == "served-bm25"
-        assert alarm.context.pair_change == pytest.approx(-alarm.drop, abs=0.05)  # bm25 stays
+        worse_ms = START_MS + DROP_HOUR * HOUR_MS
+        n_worse = sum(q.segments["locale"] == "de" and q.event_time_ms >= worse_ms for q in judged)
+        assert alarm.context.pair_change == pytest.approx(-0.3 * n_worse / len(judged))
         assert alarm.context.pair_se > 0
         assert alarm.context.weeks_ms == (weeks_ms if name is SERVED else ())
     assert begun[GERMAN].context == begun[PAIR].context._replace(judged=None, usual_judged=None)
@@ -235,6 +248,8 @@ def test_series_beyond_the_limit_are_counted(world):
     for n in range(2 * MAX_LEFT_OUT):
         watch.add_tick(watch.tick_end_ms, ("m", f"v{n}", 0), ONE_QUERY, WatchResult())
     assert watch.n_left_out == MAX_LEFT_OUT
+    assert {FRENCH, SHARE} == {*watch.view().left_out[:2]}
+    assert len(watch.view().left_out) == MAX_NAMED
     assert len(watch._of_query) == 2
 
 
