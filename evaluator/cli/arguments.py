@@ -257,7 +257,16 @@ _GRID: Final = _option(
     const="",
     metavar="NAME=VALUE,VALUE",
 )
-_BACKTEST: Final = (_SETTLED, _INPUT[0], _MAPPING, *_RANGE, _GRID, _PICTURE, _REPLACE)
+_ALSO_SET: Final = _option(
+    "--settings",
+    "the same as --set, with several at once",
+    dest="set",
+    action="extend",
+    nargs="+",
+    default=[],
+    metavar="NAME=VALUE",
+)
+_BACKTEST: Final = (_SETTLED, _ALSO_SET, _INPUT[0], _MAPPING, *_RANGE, _GRID, _PICTURE, _REPLACE)
 
 _ADD: Final = _many("--add", "add totals of other topics, printed by this command", "FILE")
 

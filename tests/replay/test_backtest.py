@@ -272,7 +272,8 @@ def page(folder, tmp_path_factory):
 
 
 def test_the_command_has_a_table_of_series_and_one_of_alarms(folder, capsys):
-    assert main(["alarms", "backtest", "--settled", str(folder), *SETTINGS]) == 0
+    more = ["--settings", *(text.removeprefix("--set=") for text in SETTINGS[1:])]
+    assert main(["alarms", "backtest", "--settled", str(folder), SETTINGS[0], *more]) == 0
     first, series, legend, alarms = capsys.readouterr().out.split("\n\n")
     assert "20.0 days" in first
     assert len(series.splitlines()) == 1 + 3
