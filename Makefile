@@ -159,6 +159,11 @@ bench-kernel: $(VENV)/.compare ## queries per second of the measures, beside pyt
 bench-learn: $(VENV)/.compare ## updates per second of the learner, and its weights beside others
 	$(BIN)/python -m benchmarks.learning $(ARGS)
 
+.PHONY: bench-alarms
+bench-alarms: $(VENV)/.dev ## false alarms and delays of alarms in all simulated worlds, against their bars
+	$(BIN)/python -m benchmarks.alarms $(ARGS)
+	$(BIN)/python -m benchmarks.alarm_variants
+
 # --- wheel and image ---
 
 # The archive of the sources, and from it the wheel with the compiled part.

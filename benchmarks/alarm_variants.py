@@ -19,6 +19,7 @@ from benchmarks.alarms import (
     World,
     flat,
     hours,
+    most_of,
     season,
     sums_of,
     walk,
@@ -195,7 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     told[number] = (tick - begin) / 4
             median = float(np.median(told))
             cells.append(f"{median:.2f} ({np.isfinite(told).mean():.0%})")
-            if median > max(1.2 * bar, bar + 0.25):
+            if median > most_of(bar):
                 missed.append(f"{name} at {rate}/s: {median:.2f} h instead of {bar}")
         rows.append([name, *cells])
     print(format_table(["median delay in hours (share found)", *heads], rows))
