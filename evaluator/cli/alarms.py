@@ -10,7 +10,7 @@ from evaluator.adapters.kafka import Connection, read_weights, write_to_weights
 from evaluator.cli.exits import UsageError
 from evaluator.cli.wiring import connection_of, warn
 from evaluator.config import Settings
-from evaluator.core.alarms.series import Carrier
+from evaluator.core.alarms.alarm import Carrier
 from evaluator.core.alarms.sums import KEPT_HOURS
 from evaluator.core.alarms.ticks import HOUR_MS
 from evaluator.core.online.watched import AlarmCommand, SeriesName

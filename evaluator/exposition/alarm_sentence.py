@@ -5,8 +5,8 @@ from itertools import pairwise
 from math import fsum
 from typing import Final
 
+from evaluator.core.alarms.alarm import Alarm, Carrier, Context
 from evaluator.core.alarms.rules import CLEAR
-from evaluator.core.alarms.series import Alarm, Carrier, Context
 from evaluator.core.alarms.ticks import HOUR_MS, WEEK_HOURS
 from evaluator.core.online.watched import COVERAGE, SeriesName
 from evaluator.tables import printable, utc_time

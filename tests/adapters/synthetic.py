@@ -13,7 +13,7 @@ from typing import Any
 
 from evaluator.adapters.http import HttpServer, status_document
 from evaluator.adapters.prometheus import EvaluatorCollector, exposition, registry_of
-from evaluator.core.alarms.series import Alarm, Carrier, Context
+from evaluator.core.alarms.alarm import Alarm, Carrier, Context
 from evaluator.core.alarms.ticks import HOUR_MS, first_hour_of
 from evaluator.core.measures import UNITS_PER_ONE, MeasureSet
 from evaluator.core.measures.exact_sums import add_tally
@@ -288,7 +288,10 @@ class MovingViews(FixedViews):
         super().__init__(now_ms=None)
         self._pairs, self._rankers, self._speed = pairs, rankers, speed
         model, variant = pairs[0]
-        self.learned = alarmed(model=model, variant=variant)
+        leader = alarmed(model=model, variant=variant)
+        on, quiet = leader.alarms.series
+        series = (replace(on, unverifiable=""), quiet)
+        self.learned = replace(leader, alarms=replace(leader.alarms, series=series))
         self._tally: Tally = {}
         self._n_seconds = 0
 
@@ -319,13 +322,14 @@ async def serve(port: int, *, n_pairs: int, n_rankers: int, warm_seconds: int) -
     names += [f"model-{i}" for i in range(n_pairs)]
     variants = ["prod", "canary", ""]
     pairs = [(names[i], variants[i % 3]) for i in range(n_pairs)]
-    rankers = [SERVED, *(f"scorer-{i}" for i in range(n_rankers))][:n_rankers]
+    rankers = [SERVED, "bm25", *(f"scorer-{i}" for i in range(n_rankers))][:n_rankers]
     views = MovingViews(pairs, rankers, speed=37)
     server = HttpServer(views, host="127.0.0.1", port=port)
+    begin_ms = int(time.time() * 1000) - 1000 * warm_seconds
     for second in range(warm_seconds):
         views.step()
         if second % 2:
-            server.history.sample(views.snapshot(), now_ms=NOW_MS + 1000 * second)
+            server.history.sample(views.snapshot(), now_ms=begin_ms + 1000 * second)
     await server.start()
     print(f"http://127.0.0.1:{server.port}/", flush=True)  # noqa: T201 - a program of its own
     while True:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from evaluator.adapters.prometheus import EvaluatorCollector
-from evaluator.core.alarms.series import Carrier
+from evaluator.core.alarms.alarm import Carrier
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.online.events import LeaderView, Version
 from evaluator.core.types.records import OTHER, SERVED

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from evaluator.cli import alarms, main
-from evaluator.core.alarms.series import Alarm, Carrier, Context
+from evaluator.core.alarms.alarm import Alarm, Carrier, Context
 from evaluator.core.online.alarm_watch import SeriesEvent
 from evaluator.core.online.carriers import MIX
 from evaluator.core.online.watched import SeriesName

@@ -2,7 +2,7 @@
 
 import pytest
 
-from evaluator.core.alarms.series import Alarm, Carrier, Context
+from evaluator.core.alarms.alarm import Alarm, Carrier, Context
 from evaluator.core.online.carriers import EVERYWHERE, MIX
 from evaluator.core.online.watched import SeriesName
 from evaluator.exposition.alarm_sentence import alarm_sentence, alert_of

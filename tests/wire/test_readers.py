@@ -15,8 +15,8 @@ import pytest
 import evaluator
 from evaluator.adapters.kafka.schemas import AnswerUnreadable, read_answer, read_key
 from evaluator.comparison.folder import read_folder
+from evaluator.core.alarms.alarm import Alarm
 from evaluator.core.alarms.rules import AlarmRules
-from evaluator.core.alarms.series import Alarm
 from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.features import History, Success
 from evaluator.core.join.changes import (

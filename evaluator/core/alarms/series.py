@@ -5,6 +5,7 @@ from dataclasses import astuple, dataclass, replace
 from math import fsum
 from typing import Any, Final, Literal, NamedTuple
 
+from evaluator.core.alarms.alarm import Alarm, Carrier, Context
 from evaluator.core.alarms.exclusions import MAX_RANGES, Exclusion, Exclusions
 from evaluator.core.alarms.look import Hour, Look, hours_before, look_at
 from evaluator.core.alarms.reference import (
@@ -38,55 +39,6 @@ _MIN_DAYS: Final = 5
 _WEEKS_BACK: Final = 8
 _LONGEST_HOURS: Final = WEEK_HOURS + DAY_HOURS
 _STEPS: Final = 1 << 20
-
-
-class Carrier(NamedTuple):
-    """A level that carries a drop: its share of the drop and of the queries, and its change.
-
-    With the segment "" it is EVERYWHERE or MIX.
-    """
-
-    segment: str
-    level: str
-    share: float
-    queries_share: float
-    change: float
-
-
-class Context(NamedTuple):
-    """What was beside an alarm in its window, as far as it is watched, and its reference weeks.
-
-    `usual_judged` is the judged share of the past weeks in the same hours. `pair_change` is the
-    change of a pair of the ranker against its own past, and `pair_se` the standard error of that.
-    """
-
-    judged: float | None = None
-    usual_judged: float | None = None
-    pair: str = ""
-    pair_change: float = 0.0
-    pair_se: float = 0.0
-    weeks_ms: tuple[int, ...] = ()
-
-
-class Alarm(NamedTuple):
-    """A latched alarm, with the figures of the window that began it.
-
-    `since_ms` is the end of its first tick, `onset_ms` the start of the hour in which the values
-    most probably fell.
-    """
-
-    since_ms: int
-    onset_ms: int
-    window_hours: int
-    drop: float
-    observed: float
-    expected: float
-    se: float
-    evidence: float
-    queries: int
-    acknowledged: bool = False
-    carried_by: tuple[Carrier, ...] = ()
-    context: Context = Context()
 
 
 class AlarmEvent(NamedTuple):

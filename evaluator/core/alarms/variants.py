@@ -2,10 +2,11 @@
 
 from typing import Final
 
+from evaluator.core.alarms.alarm import Alarm
 from evaluator.core.alarms.look import Hour, Look, hours_beside, look_at
 from evaluator.core.alarms.reference import Reference, constant_reference
 from evaluator.core.alarms.rules import AlarmRules
-from evaluator.core.alarms.series import Alarm, AlarmEvent, AlarmSeries
+from evaluator.core.alarms.series import AlarmEvent, AlarmSeries
 from evaluator.core.alarms.sums import HourlySums
 from evaluator.core.alarms.ticks import DAY_HOURS, WEEK_HOURS, hour_before
 

@@ -11,7 +11,8 @@ from math import sqrt
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from evaluator.core.alarms.series import Alarm, AlarmSeries, EventName, NothingToDoError
+from evaluator.core.alarms.alarm import Alarm
+from evaluator.core.alarms.series import AlarmSeries, EventName, NothingToDoError
 from evaluator.core.alarms.sums import KEPT_HOURS, HourlySums, UnitSums
 from evaluator.core.alarms.ticks import HOUR_MS, TICK_MS
 from evaluator.core.alarms.variants import OTHER, VariantsSeries

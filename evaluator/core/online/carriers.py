@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from math import fsum
 from typing import Final
 
+from evaluator.core.alarms.alarm import Alarm, Carrier, Context
 from evaluator.core.alarms.look import Hour, hours_beside
-from evaluator.core.alarms.series import Alarm, AlarmSeries, Carrier, Context
+from evaluator.core.alarms.series import AlarmSeries
 from evaluator.core.alarms.sums import total_of
 from evaluator.core.alarms.ticks import HOUR_MS, first_hour_of, hour_before
 from evaluator.core.online.watched import COVERAGE, SeriesName, WatchRules

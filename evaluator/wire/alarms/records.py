@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from evaluator.core.alarms.series import Alarm, Carrier, Context
+from evaluator.core.alarms.alarm import Alarm, Carrier, Context
 from evaluator.core.online.alarm_watch import SeriesEvent
 from evaluator.core.online.watched import AlarmCommand, SeriesName
 from evaluator.wire.canonical import encode_document

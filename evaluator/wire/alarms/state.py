@@ -10,8 +10,9 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from evaluator.core.alarms.alarm import Alarm
 from evaluator.core.alarms.exclusions import Exclusion
-from evaluator.core.alarms.series import Alarm, AlarmSeries
+from evaluator.core.alarms.series import AlarmSeries
 from evaluator.core.online.alarm_watch import AlarmWatch
 from evaluator.core.online.watched import AlarmCommand, SeriesName
 from evaluator.wire.canonical import encode_document

@@ -2,7 +2,7 @@
 
 import pytest
 
-from evaluator.core.alarms.series import Carrier
+from evaluator.core.alarms.alarm import Carrier
 from evaluator.core.online.carriers import EVERYWHERE, MIX, carriers_of
 
 CHANGE = -0.04
