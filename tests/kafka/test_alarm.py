@@ -9,13 +9,14 @@ import re
 from contextlib import ExitStack
 from dataclasses import replace
 from random import Random
+from urllib.request import urlopen
 
 import pytest
 
 from tests.core.alarms.settled import HOUR_MS, START_MS
 from tests.deploy.server import Prometheus, Receiver, alertmanager
 from tests.oracle.messages import Raw
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 from tests.worker.traffic import SETTINGS
 
 pytestmark = [
@@ -39,17 +40,37 @@ def at_once(rules: str) -> str:
     return rules.replace("for: 1m", "for: 1s")
 
 
-def records(*, falls: bool) -> dict:
+def has_watched_all(worker) -> bool:
+    """Whether the ticks of all records but those of the last hour are closed."""
+    alarms = worker.document("/status").get("leader", {}).get("alarms", {})
+    return (alarms.get("watched_until_ms") or 0) >= START_MS + (HOURS - 1) * HOUR_MS
+
+
+def muted(address: str) -> list[dict[str, str]]:
+    """Labels of the alerts that an Alertmanager has and another one mutes."""
+    with urlopen(f"http://{address}/api/v2/alerts", timeout=PATIENCE_SECONDS) as answer:
+        alerts = json.load(answer)
+    return [one["labels"] for one in alerts if one["status"]["inhibitedBy"]]
+
+
+def records(*, falls: bool, hours: range = range(HOURS)) -> dict:
     """Rankings and their judgments; the best candidate comes first nine times of ten."""
     random = Random(20_26)
     made = {("rankings", 0): [], ("judgments", 0): []}
-    times = sorted(random.randrange(HOURS * HOUR_MS) for _ in range(HOURS * PER_HOUR))
-    for number, ms in enumerate(times):
+    times = sorted(random.randrange(len(hours) * HOUR_MS) for _ in range(len(hours) * PER_HOUR))
+    for number, after_ms in enumerate(times):
+        ms = hours.start * HOUR_MS + after_ms
         at_ms = START_MS + ms
-        key = {"schema_version": 1, "trace_id": f"t{number}", "node_id": "n", "timestamp_ms": at_ms}
+        key = {
+            "schema_version": 1,
+            "trace_id": f"t{hours.start}-{number}",
+            "node_id": "n",
+            "timestamp_ms": at_ms,
+        }
         right = 0.3 if falls and ms >= WORSE_HOUR * HOUR_MS else 0.9
         best = "a" if random.random() < right else "c"
         ranking = {**key, "model": "ranker", "variant": "prod", "candidate_ids": ["a", "b", "c"]}
+        ranking["segments"] = {"locale": "de"}
         judgment = {**key, "grades": {best: 1}}
         bodies = {"rankings": {**ranking, "scores": [3, 2, 1]}, "judgments": judgment}
         for log, message in bodies.items():
@@ -63,7 +84,10 @@ def test_a_drop_reaches_the_receiver_and_no_drop_reaches_nobody(make_world, star
     for name, world in worlds.items():
         world.produce(records(falls=name == "falls"))
     links = {"runbook_url": f"{DOCS}/runbooks.md", "dashboard_url": "https://grafana.example.com/"}
-    workers = {name: start(world, alarms="on", **links) for name, world in worlds.items()}
+    series = {"segments": "locale", "alarm_levels": "locale=de", "alarm_objectives": "ndcg@10=0.85"}
+    workers = {n: start(world, alarms="on", **links, **series) for n, world in worlds.items()}
+    for worker in workers.values():  # all alarms are on before Prometheus has seen one
+        worker.eventually(lambda worker=worker: has_watched_all(worker))
     jobs = {name: f"127.0.0.1:{worker.port}" for name, worker in workers.items()}
     receiver = Receiver()
     with ExitStack() as stack:
@@ -72,13 +96,17 @@ def test_a_drop_reaches_the_receiver_and_no_drop_reaches_nobody(make_world, star
         prometheus = Prometheus(tmp_path, jobs=jobs, alertmanager=address, rules=at_once)
         prometheus.start()
         stack.callback(prometheus.stop)
+        until(lambda: len(muted(address)) == 2)
         until(receiver.firing)
+        silenced = {(one["alertname"], one.get("segment")) for one in muted(address)}
         watched = "max by (job) (evaluator_alarm_reference_weeks{measure='ndcg@10'})"
         until(lambda: [one["value"][1] for one in prometheus.query(watched)] == ["2", "2"])
     alarms = receiver.firing()
-    assert {(one["labels"]["alertname"], one["labels"].get("job")) for one in alarms} == {
+    assert [(one["labels"]["alertname"], one["labels"]["job"]) for one in alarms] == [
         ("EvaluatorQualityAlarm", "falls")
-    }
+    ]
+    assert silenced == {("EvaluatorQualityAlarm", "locale"), ("EvaluatorObjectiveAlarm", None)}
+    assert "segment" not in alarms[0]["labels"]
     assert alarms[0]["labels"]["measure"] == "ndcg@10"
     names = "summary", "runbook_url", "dashboard_url"
     summary, url, dashboard = (alarms[0]["annotations"][name] for name in names)
