@@ -464,6 +464,18 @@ def test_those_worlds_deceive_a_gate_without_blocks_sample_and_days():
         assert np.isfinite(hours).mean() > 0.08
 
 
+def test_traces_before_the_first_whole_block_count_in_it():
+    """A trace at the end of a block, with a difference by chance, and then a true gain."""
+    rules = GateRules("m", min_traces=1, min_age_ms=0)
+    start_ms = 7_199_000
+    gains = [(start_ms, -0.5), *((7_200_000 + 6_000 * i, 0.05) for i in range(14 * 100 + 1))]
+    observations = [trace_observation(ms, {"m": [round(gain * ONE)]}) for ms, gain in gains]
+    experiment, found = decided(Experiment(start_ms, start_ms), observations, rules)
+    assert found.status == "promoted"
+    assert (experiment.bets.n, experiment.n_traces) == (14, 1_402)
+    assert float(experiment.bets.mean) == pytest.approx((14 * 0.05 - 0.55 / 101) / 14)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "rules",

@@ -233,8 +233,9 @@ def decided(
     """The experiment after further traces, in order, up to the block that decides it.
 
     A block ends with the first trace of a later one, or with *until_ms*; a trace of an earlier one
-    counts in the open one. A trace without weight in the measure of the bets is in no block. At
-    *until_ms* an experiment of the largest age ends.
+    counts in the open one. Traces before the first whole block or day of the experiment count in
+    it. A trace without weight in the measure of the bets is in no block. At *until_ms* an
+    experiment of the largest age ends.
     """
     may_decide = _may_decide(experiment, rules)
     for each in observations:
@@ -274,7 +275,9 @@ def _with_trace(experiment: Experiment, trace: Observation, rules: GateRules) ->
     changes: dict[str, Any] = {}
     if bet.weight:
         for name, length_ms in (("block", rules.block_ms), ("day", _DAY_MS)):
-            before_it = getattr(experiment, name) or OpenBlock(trace.time_ms // length_ms, 0, 0)
+            first_whole = -(-experiment.started_ms // length_ms)
+            number = max(trace.time_ms // length_ms, first_whole)
+            before_it = getattr(experiment, name) or OpenBlock(number, 0, 0)
             changes[name] = OpenBlock(
                 before_it.number, before_it.n + 1, before_it.units + bet.units
             )
