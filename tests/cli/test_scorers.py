@@ -91,6 +91,21 @@ def test_a_function_is_a_ranker_beside_the_served_order(replay):
     }
 
 
+def test_the_scores_of_a_function_are_compared(replay, tmp_path, capsys):
+    replay("mine=M:second")
+    command = ["compare", f"--source={tmp_path / 'out'}", "--ranker=mine", "--measure=mrr"]
+    assert main([*command, "--resamples=100", "--format=json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["comparisons"]
+    ranks = [
+        1 + sum(one[1] > features[1][1] for one in features)
+        for features in (json.loads(ranking)["features"] for ranking in replay.rankings)
+    ]
+    assert found["ranker_mean"] == pytest.approx(sum(1 / rank for rank in ranks) / N)
+    assert found["difference"] == pytest.approx(
+        found["ranker_mean"] - 0.5
+    )  # the served order has rank 2
+
+
 def test_many_rankings_are_scored_by_one_call(replay):
     from importlib import import_module
 

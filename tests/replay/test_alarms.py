@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 
 from evaluator.cli import main
@@ -43,6 +44,7 @@ def write_world(directory: Path, n_partitions: int) -> list[tuple[int, str, floa
             "variant": "prod",
             "candidate_ids": ids,
             "scores": [3, 2, 1],
+            "features": [[3, 0], [2, 0], [1, 0]],
             "segments": {"locale": "de" if number % 3 else "fr"},
         }
         judgment = {
@@ -59,6 +61,14 @@ def write_world(directory: Path, n_partitions: int) -> list[tuple[int, str, floa
     for file in logs.values():
         file.close()
     return values
+
+
+def same_order(features: np.ndarray) -> np.ndarray:
+    """A model of others that repeats the served order."""
+    return features[:, 0]
+
+
+SCORER = (f"--scorer=mine={__name__}:same_order", "--set=alarm_rankers=served,mine")
 
 
 def replayed(source: Path, out: Path, *more: str) -> list[dict]:
@@ -94,7 +104,9 @@ def test_a_replay_has_the_events_of_the_naive_one(world, tmp_path):
         for query in by_tick.get(tick, ()):
             naive.query(*query)
         naive.tick((tick + 1) * TICK_MS)
-    events = replayed(directory / "one", tmp_path / "out")
+    events = replayed(directory / "one", tmp_path / "out", *SCORER)
+    of_model = [event for event in events if event["series"]["ranker"] == "mine"]
+    events = [event for event in events if event["series"]["ranker"] == "served"]
     found = [
         event
         for event in events
@@ -113,7 +125,12 @@ def test_a_replay_has_the_events_of_the_naive_one(world, tmp_path):
     assert found[0]["carried_by"][0]["level"] == "de"  # two thirds of the queries
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["settings"]["alarms"]["alarm_tolerance"] == 0.01
-    assert manifest["counts"]["alarms"] == len(events)
+    assert manifest["counts"]["alarms"] == len(events) + len(of_model)
+
+    like_served = [{**each, "series": {**each["series"], "ranker": "served"}} for each in of_model]
+    # a model of others is alarmed like the served order that it repeats, but has no objectives
+    assert like_served == [event for event in events if event["series"]["kind"] == "own"]
+    assert like_served
 
 
 def test_neither_partitions_nor_batches_change_a_byte(world, tmp_path):
