@@ -16,6 +16,17 @@ def test_every_measure_on_the_page_is_a_measure():
     MeasureSet.parse([name.replace("@k", "@5") for name in sorted(known)])
 
 
+def test_every_fault_has_a_measure_a_threshold_a_cause_and_an_action():
+    table = PAGE.partition(
+        "| measure | threshold | likely cause | do | where to look |\n|---|---|---|---|---|\n"
+    )[2]
+    rows = [line.strip("|").split(" | ") for line in table.partition("\n\n")[0].splitlines()]
+    assert len(rows) > 10
+    for row in rows:
+        assert (len(row), all(cell.strip() for cell in row)) == (5, True)
+        assert re.search(r"\*past\*|\*range\*|objective", row[1])
+
+
 def test_every_setting_on_the_page_is_a_setting():
     named = {*re.findall(r"`([a-z]+(?:_[a-z]+)*) = ", PAGE), "alarm_tolerance"}
     assert named - {"ndcg"} <= set(SPECS)
