@@ -17,12 +17,13 @@ RESOLUTIONS: Final = {"oldest": "lowest-direct", "newest": "highest"}
 TOOLS: Final = ("hypothesis", "pytest<9.2", "pytest-asyncio", "pytest-xdist", "polars")
 TESTS: Final = (
     *("tests/comparison", "tests/library/test_library.py", "tests/replay/test_replay.py"),
+    *("tests/library/test_curves.py", "tests/library/test_forms.py", "tests/library/test_names.py"),
     *("tests/library/test_kernel.py", "tests/wire/test_codec.py", "tests/wire/test_outputs.py"),
     *("tests/wire/test_state.py", "tests/worker/test_loop.py", "tests/core/test_measures.py"),
     *("tests/core/test_accumulators.py", "tests/core/test_learner.py", "tests/core/test_losses.py"),
     *("tests/core/test_settling.py", "tests/core/test_gate.py", "tests/core/test_table.py"),
 )
-WITHOUT: Final = ("scipy", "trec_eval", "pandas", "minilm")
+WITHOUT: Final = ("scipy", "scikit", "trec_eval", "ir_measures", "pandas", "minilm")
 """Parts of names of tests that need a package of the tools, which may need another numpy."""
 
 

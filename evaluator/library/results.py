@@ -214,7 +214,7 @@ class Compared(dict[str, dict[str, Paired | None]]):
         measures, rows = self.measured[self.baseline].measures, self.rows()
         means = {(row["run"], row["measure"]): row["mean"] for row in rows}
         best = {
-            measure: max(
+            measure: (min if measure.startswith("unjudged") else max)(
                 (m for (_, of), m in means.items() if of == measure and m is not None), default=None
             )
             for measure in measures

@@ -316,6 +316,12 @@ def test_a_table_has_the_best_in_bold_and_marks_what_is_significant():
     )
 
 
+def test_the_best_share_of_unjudged_candidates_is_the_smallest():
+    other = {"q": {"a": 1.0, "unjudged": 2.0}}
+    table = evaluator.compare(ONE, {"one": ONE, "two": other}, "unjudged@1").to_markdown()
+    assert table.splitlines()[2:4] == ["| one | **0.0000** |", "| two | 1.0000 (+1.0000) |"]
+
+
 @pytest.mark.parametrize(
     "library",
     ["polars", pytest.param("pandas", marks=pytest.mark.slow)],  # it takes long to import
