@@ -56,9 +56,10 @@ class Fleet:
         until_shared(world, *self.workers.values())
 
     def start_again(self, name):
+        """With so few checkpoints that the next owner of its tasks has to catch up."""
         before = self.workers[name]
         again = {"port": before.port, "state_dir": before.settings["state_dir"]}
-        self.workers[name] = self._start(name, **again)
+        self.workers[name] = self._start(name, checkpoint_interval_ms=3_600_000, **again)
 
     def others(self, name):
         return [each for other, each in self.workers.items() if other != name]
