@@ -94,11 +94,19 @@ class Fleet:
         self._n_queries = n_queries
         self.world = World(Connection(broker.bootstrap), f"{name}.", n_tasks=N_TASKS)
         self.processes: list[Worker] = []
+        self._snapshots = directory / "snapshots"
+        self.snapshots = {
+            "snapshot_url": f"file://{self._snapshots}",
+            "snapshot_interval_ms": 1_000,
+        }
 
     def append(self, begin: float, end: float) -> None:
         """The same share of the traffic of every task."""
         parts = {n: traffic(n, n_queries=self._n_queries) for n in range(N_TASKS)}
         self.world.append({n: part.part(begin, end) for n, part in parts.items()})
+
+    def has_snapshots(self, tasks: Iterable[int]) -> bool:
+        return all(any(self._snapshots.glob(f"*/*/{task}/*/*.json")) for task in tasks)
 
     def start(self, *flags: str, **settings: object) -> Worker:
         settings = {"heartbeats": "off", **arguments_of(self.world.settings), **settings}
@@ -184,28 +192,38 @@ def until_end(fleet: Fleet, n_workers: int) -> Figures:
     return fleet.figures()
 
 
-def restart(fleet: Fleet, *, named: bool, kill: bool) -> Figures:
+def restart(fleet: Fleet, *, named: bool, kill: bool, back: bool = True) -> Figures:
     """Under traffic SIGTERM to one worker after the other, or with *kill* `kill -9` to one.
 
-    Each is started again, after a SIGTERM at once.
+    Each is started again, after a SIGTERM at once. One that does not come *back* has written
+    snapshots, from which the others continue its tasks.
     """
     names = [f"worker-{n}" for n in range(N_RESTARTED)]
     of: dict[str, dict[str, object]] = {
         name: {"group_instance_id": name} if named else {} for name in names
     }
-    workers = {name: fleet.start(session_timeout_ms=SESSION_MS, **of[name]) for name in names}
+    for each in of.values():
+        each |= {"session_timeout_ms": SESSION_MS, **({} if back else fleet.snapshots)}
+    workers = {name: fleet.start(**of[name]) for name in names}
     until(lambda: sorted(n for each in workers.values() for n in each.tasks) == [*range(N_TASKS)])
     since = {each.pid: len(each.events("tasks_assigned")) for each in fleet.processes}
     own = set(workers[names[0]].tasks) if kill else set(range(N_TASKS))
     with fleet.watched(workers) as watch:
+        until(lambda: back or fleet.has_snapshots(own))
         for name in names[:1] if kill else names:
             _end(workers[name], kill=kill)
+            if not back:
+                del workers[name]
+                until(partial(_have_read, workers.values(), fleet.world.ends()))
+                continue
             again = {"port": workers[name].port, "state_dir": workers[name].settings["state_dir"]}
-            again |= of[name]
-            workers[name] = fleet.start(session_timeout_ms=SESSION_MS, **again)
+            workers[name] = fleet.start(**again, **of[name])
             workers[name].until_ready()
             until(partial(_have_read, workers.values(), fleet.world.ends()))
     fleet.require(fleet.until_read(workers.values()))
+    n_fetched = sum(len(each.events("snapshot_fetched")) for each in fleet.processes)
+    if not back and n_fetched < len(own):
+        sys.exit("tasks of the lost worker were not continued from snapshots")
     for worker in workers.values():
         worker.stop()
     others = [seconds for task, seconds in watch.still.items() if task not in own]
@@ -227,6 +245,7 @@ def _end(worker: Worker, *, kill: bool) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet", description=__doc__)
     parser.add_argument("--queries", type=int, default=400, help="of each task")
+    parser.add_argument("--only", default="", help="cases that contain this text")
     arguments = parser.parse_args()
     cases = {
         **{
@@ -240,12 +259,17 @@ def main() -> None:
             for what, kill in (("rolling restart of 3", False), ("kill -9 of 1 of 3", True))
             for named in (False, True)
         },
+        "kill -9 of 1 of 3, which stays away, with names and snapshots": partial(
+            restart, named=True, kill=True, back=False
+        ),
     }
     rows = []
     with tempfile.TemporaryDirectory(prefix="fleet-") as scratch:
         home = Path(scratch)
         with Broker(home / "broker", properties=DELAY) as broker:
             for number, (name, case) in enumerate(cases.items()):
+                if arguments.only not in name:
+                    continue
                 fleet = Fleet(broker, home / str(number), f"case-{number}", arguments.queries)
                 try:
                     found = case(fleet)

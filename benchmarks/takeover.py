@@ -15,6 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from structlog.testing import capture_logs
+
 from benchmarks.open_queries import Traffic
 from evaluator.adapters.files.snapshots import SnapshotFolder
 from evaluator.adapters.memory import MemoryBroker, MemorySink, MemorySource
@@ -95,14 +97,18 @@ class Run:
         source, sink = MemorySource(self.broker), MemorySink(self.broker)
         worker = new_worker(source, sink, states, SETTINGS, snapshots=kept)
         started_at = time.perf_counter()
-        running = asyncio.create_task(worker.run())
-        while not (self.has_read(worker) and (not write or self.is_written())):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        with capture_logs() as logs:
+            running = asyncio.create_task(worker.run())
+            while not (self.has_read(worker) and (not write or self.is_written())):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
         seconds = time.perf_counter() - started_at
         counts = worker.snapshot.process_counts
+        parts = {line["event"]: line["seconds"] for line in logs if "seconds" in line}
         found = {
             "seconds": seconds,
             "records": worker._n_read,
+            "fetch, s": parts.get("snapshot_fetched", 0.0),
+            "load, s": parts.get("state_loaded", 0.0),
             "MB fetched": counts.get(("snapshot_bytes", "fetched"), 0) / 1e6,
             "MB written": counts.get(("snapshot_bytes", "written"), 0) / 1e6,
             "open": sum(view.n_open for view in worker.snapshot),
