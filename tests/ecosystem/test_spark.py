@@ -16,8 +16,11 @@ from packaging.requirements import Requirement
 from evaluator.cli import main
 from evaluator.cli.exits import UsageError
 from evaluator.config import Settings
-from tests.kafka.broker import free_ports
+from evaluator.core.types.records import LOGS
+from tests.kafka.broker import cache_directory, free_ports, resolved
 from tests.kafka.page import blocks
+from tests.kafka.world import World
+from tests.oracle.messages import Raw
 from tests.replay.running import judgment, ranking
 from tests.tidy.test_project import PROJECT
 from tests.tidy.tree import ROOT
@@ -34,7 +37,34 @@ segments = "locale"
 alarms = "off"
 """
 PAGE = ROOT / "docs" / "backfill-at-scale.md"
+POM = Path(__file__).with_name("spark-kafka.xml")
 INPUT, OUT = "s3a://archive/topics", "s3a://results/2026"
+ON_S3 = "--packages org.apache.hadoop:hadoop-aws:3.4.2"
+ON_KAFKA = "--packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.1"
+LOCAL = {INPUT: "'in/*'", OUT: "out", ON_S3: ""}
+MAPPING = """
+[rankings]
+trace_id = "session"
+node_id = { const = "n" }
+timestamp_ms = "at"
+[rankings.rows]
+candidate_id = "skus"
+[judgments]
+trace_id = "session"
+node_id = { const = "n" }
+timestamp_ms = "at"
+source = { const = "click" }
+candidate_id = "sku"
+grade = { const = 1 }
+"""
+WINDOW = ("start_ms", "end_ms", "model", "variant", "ranker", "measure", "queries", "sum_units")
+SETTINGS_OF_TOPICS = """
+retention_ms = 20000
+maturity_ms = 10000
+out_of_orderness_ms = 1000
+window_ms = 5000
+alarms = "off"
+"""
 CONF = {
     "spark.executor.memory": "640m",
     "spark.executor.pyspark.memory": "1g",
@@ -94,7 +124,7 @@ def root(tmp_path_factory):
     return root
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster(root):
     """A master and three workers with a core each, and the pids of the workers.
 
@@ -220,8 +250,8 @@ def test_every_total_is_that_of_one_replay_with_an_executor_killed_and_speculati
     from pyarrow import parquet
 
     master, workers = cluster
-    [commands] = blocks(PAGE, "sh")
-    process = submitted(root, commands, {INPUT: "'in/*'", OUT: "out"}, master)
+    commands, _ = blocks(PAGE, "sh")
+    process = submitted(root, commands, LOCAL, master)
     killed = kill_an_executor(process, root, workers)
     assert process.wait(600) == 0, (root / "log").read_text()
 
@@ -260,20 +290,91 @@ def test_every_total_is_that_of_one_replay_with_an_executor_killed_and_speculati
     assert letters == sorted(
         [line] for line in (one / "dead-letters.ndjson").read_text().splitlines()
     )
-    columns = (
-        "start_ms",
-        "end_ms",
-        "model",
-        "variant",
-        "ranker",
-        "measure",
-        "queries",
-        "sum_units",
-    )
-    windows = [json.loads(line) for line in (one / "windows.ndjson").read_text().splitlines()]
-    expected = sorted(([row[name] for name in columns] for row in windows), key=repr)
-    found = rows_of(root / "out" / "windows", columns)
-    assert [[*row[:-2], *map(int, row[-2:])] for row in found] == expected
+    assert windows_of(root / "out") == expected_windows(one)
+
+
+def windows_of(out):
+    rows = rows_of(out / "windows", WINDOW)
+    return [[*row[:-2], *map(int, row[-2:])] for row in rows]
+
+
+def expected_windows(replayed):
+    lines = (replayed / "windows.ndjson").read_text().splitlines()
+    return sorted(([row[name] for name in WINDOW] for row in map(json.loads, lines)), key=repr)
+
+
+def foreign_topics(kafka, prefix):
+    """Foreign records of two tasks, one of which ends earlier; with an aborted transaction."""
+    world = World(kafka, prefix)
+    records = {(log, task): [] for log in LOGS for task in range(2)}
+    for task, n_queries in enumerate((60, 90)):
+        for n in range(n_queries):
+            at, session = 1_000_000 + 1_000 * n, f"s-{task}-{n}"
+            value = {"session": session, "at": at, "skus": ["a", "b"]}
+            records["rankings", task].append(Raw(0, at, json.dumps(value).encode()))
+            value = {"session": session, "at": at + 500, "sku": "b"}
+            records["judgments", task].append(Raw(0, at + 500, json.dumps(value).encode()))
+        records["rankings", task] += [Raw(0, at, b"{"), Raw(0, at, None)]
+    world.produce(records)
+    world.abort_transaction([("judgments", 1)])
+    world.produce({("judgments", 1): [Raw(0, at, None)]})
+
+
+def test_a_mapping_of_topics_held_at_the_end_without_tables_of_queries_equals_a_replay(
+    cluster, kafka, topic_prefix, tmp_path
+):
+    foreign_topics(kafka, topic_prefix)
+    (tmp_path / "mapping.toml").write_text(MAPPING)
+    prefix = f'topic_prefix = "{topic_prefix}"'
+    (tmp_path / "worker.toml").write_text(SETTINGS_OF_TOPICS + prefix)
+    arguments = ["--source", f"kafka://{kafka.bootstrap}", "--out", str(tmp_path / "one")]
+    arguments += ["--config", str(tmp_path / "worker.toml"), "--at-end=hold", "--processes=1"]
+    assert main(["replay", *arguments, "--mapping", str(tmp_path / "mapping.toml")]) == 0
+
+    version = ON_KAFKA.rpartition(":")[2]
+    folder = cache_directory().parent / f"spark-kafka-{version}"
+    jars = resolved(POM, folder, f"-Dspark={version}").glob("*.jar")
+    _, commands = blocks(PAGE, "sh")
+    places = {
+        ON_KAFKA: f"--conf spark.cores.max=1 --jars {','.join(map(str, jars))}",
+        "localhost:9092": kafka.bootstrap,
+        "rankings,judgments": f"{topic_prefix}rankings,{topic_prefix}judgments",
+    }
+    process = submitted(tmp_path, commands, places, cluster[0])
+    assert process.wait(600) == 0, (tmp_path / "log").read_text()
+
+    [text] = (tmp_path / "held" / "summary").glob("part-*.txt")
+    summary, one = json.loads(text.read_text()), tmp_path / "one"
+    manifest = json.loads((one / "manifest.json").read_bytes())
+    assert summary["totals"] == json.loads((one / "totals.json").read_bytes())
+    assert summary["totals"]["queries"]["started"] == 60 + 90
+    assert summary["totals"]["queries"]["settled"] < 60 + 90
+    assert summary["manifest"]["settings"]["at_end"] == "hold"
+    for name in ("meaning", "settings", "ranges", "tasks"):
+        assert summary["manifest"][name] == manifest[name], name
+    tables = {path.name for path in (tmp_path / "held" / "tables").glob("table=*")}
+    assert tables == {"table=tasks", "table=windows", "table=dead-letters"}
+    windows = windows_of(tmp_path / "held")
+    assert windows == expected_windows(one)
+    of_tasks = rows_of(tmp_path / "held" / "tables" / "table=windows", ["line"])
+    last_ms = max(json.loads(line)["end_ms"] for [line] in of_tasks)
+    assert windows[-1][1] < last_ms, "the task that is ahead has more"
+    stages = [of["Stage Info"] for of in events_of(tmp_path) if "StageCompleted" in of["Event"]]
+    evaluating = [of for of in stages if "MapInArrow" in json.dumps(of["RDD Info"])]
+    assert {of["Number of Tasks"] for of in evaluating} == {1}, "one partition of the shuffle"
+
+
+def test_the_packages_of_the_page_fit_the_installed_spark():
+    import pyspark
+
+    jars = {path.name for path in (Path(pyspark.__file__).parent / "jars").glob("*.jar")}
+    assert f"hadoop-client-api-{ON_S3.rpartition(':')[2]}.jar" in jars
+    assert any(name.startswith("scala-library-2.13.") for name in jars)
+    of_kafka = ON_KAFKA.rpartition(":")[2]
+    assert of_kafka.rpartition(".")[0] == pyspark.__version__.rpartition(".")[0]
+    text = PAGE.read_text("utf-8")
+    assert ON_S3 in text
+    assert ON_KAFKA in text
 
 
 @pytest.fixture
@@ -299,8 +400,8 @@ def test_an_error_in_a_task_is_a_line_and_an_exit_code(some, tmp_path):
     import pyarrow as pa
 
     some(offset=("offset", pa.array([7, 7], pa.int64())))
-    [commands] = blocks(PAGE, "sh")
-    process = submitted(tmp_path, commands, {INPUT: "in", OUT: "out"})
+    commands, _ = blocks(PAGE, "sh")
+    process = submitted(tmp_path, commands, LOCAL | {INPUT: "in"})
     log = tmp_path / "log"
     assert process.wait(600) == 3, log.read_text()
     [line] = [line for line in log.read_text().splitlines() if line.startswith("evaluator: ")]

@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -51,30 +51,34 @@ def require_programs() -> None:
 
 
 def jars() -> Path:
-    """The directory with the broker's jars, resolved by Maven on first use.
+    """The directory with the broker's jars, resolved by Maven on first use."""
+    return resolved(HERE / "pom.xml", cache_directory())
+
+
+def resolved(pom: Path, directory: Path, *options: str) -> Path:
+    """A directory with the jars of a *pom*, resolved by Maven on first use.
 
     Made aside and renamed, under a lock, so that several processes may call this at once.
     """
-    directory = cache_directory()
     if directory.is_dir():
         return directory
     require_programs()
     directory.parent.mkdir(parents=True, exist_ok=True)
     with locked(directory.parent / "lock"):
         if not directory.is_dir():
-            _resolve(directory)
+            _resolve(pom, directory, options)
     return directory
 
 
-def _resolve(directory: Path) -> None:
+def _resolve(pom: Path, directory: Path, options: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix="resolving-") as scratch:
         libs = Path(scratch) / "libs"
-        command = ["mvn", "-q", "-B", "-f", str(HERE / "pom.xml"), "dependency:copy-dependencies"]
+        command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", *options]
         command += [f"-DoutputDirectory={libs}", "-DincludeScope=runtime"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             tail = " ".join((done.stdout + done.stderr).split()[:60])
-            raise BrokerError(f"Maven could not resolve the broker's jars: {tail}")
+            raise BrokerError(f"Maven could not resolve the jars of {pom}: {tail}")
         libs.rename(directory)
 
 
