@@ -38,6 +38,9 @@ _FLAGS: Final[dict[Any, int]] = {
 }
 """How to read records, by the deserializer of their values."""
 _LENGTH: Final = slice(8, 12)
+_FIRST: Final = slice(8)
+_LAST_DELTA: Final = slice(23, 27)
+_MAGIC: Final = slice(16, 17)
 _OVERHEAD: Final = 12
 """Bytes of a batch up to the end of its length."""
 
@@ -158,12 +161,25 @@ class _PartitionRecords(PartitionRecords):  # type: ignore[misc] # untyped in th
         """Whether there were records before those to read next."""
         return self.next_fetch_offset > self._first_offset
 
+    def skips(self, batch: Any) -> bool:
+        """Moves past a batch if all of its offsets from `next_fetch_offset` on are skipped."""
+        first, last = self._offsets(batch)
+        is_known = batch[_MAGIC].tobytes() == b"\2"  # older formats have other offsets
+        if not (is_known and covered(self._skipped, first, last)):
+            return False
+        self.next_fetch_offset = last + 1
+        return True
+
     def refuse_large(self, batch: Any) -> NoReturn:
         """Raises BatchDamaged for a batch that takes too much memory."""
-        last = int.from_bytes(batch[:8].tobytes(), "big")
-        last += int.from_bytes(batch[23:27].tobytes(), "big")
+        first, last = self._offsets(batch)
         error = ValueError(f"their batch unpacks to more than {MAX_UNPACKED_BYTES >> 20} MiB")
-        raise BatchDamaged(self._tp, self.next_fetch_offset, last, error)
+        raise BatchDamaged(self._tp, first, last, error)
+
+    def _offsets(self, batch: Any) -> tuple[int, int]:
+        """The first offset of a batch that is to be read, and its last one."""
+        first, delta = (int.from_bytes(batch[at].tobytes(), "big") for at in (_FIRST, _LAST_DELTA))
+        return max(first, self.next_fetch_offset), first + delta
 
     def read_batch(self, batch: bytes) -> tuple[list[Any], bool]:
         """The rows of a batch from `next_fetch_offset` on, and whether it was read to its end."""
@@ -226,6 +242,9 @@ class RecordSets:
         size = _OVERHEAD + int.from_bytes(self._data[at:][_LENGTH].tobytes(), "big")
         batch = self._data[at : at + size]
         self._at += size
+        is_foreign = bool(self._flags & record_sets.IS_FOREIGN)
+        if reference.skips(batch):
+            return columns_of([], is_foreign=is_foreign)
         plain = record_sets.unpacked(batch) if is_compressed else None
         self._all_read = True  # if the batch is damaged: then it is fetched again
         is_whole = bool(self._flags & record_sets.IS_WHOLE)
@@ -241,18 +260,17 @@ class RecordSets:
                 return found.rows
         rows, whole = reference.read_batch(batch.tobytes())
         self._all_read = not whole
-        is_foreign = bool(self._flags & record_sets.IS_FOREIGN)
         return columns_of(rows, is_foreign=is_foreign, is_whole=is_whole)
 
 
 def _records_of_fetch(
     tp: TopicPartition, records: _MemoryRecords, *arguments: Any
 ) -> _PartitionRecords | RecordSets:
-    """Called as the class that it replaces. Skipped batches are left to the reference path."""
+    """Called as the class that it replaces."""
     reference = _PartitionRecords(tp, records, *arguments)
     *_, deserializer, checks_crc, _ = arguments
     flags = _FLAGS.get(deserializer)
-    if flags is None or skipped(tp) or library.BUILT is None or not _KNOWN:
+    if flags is None or library.BUILT is None or not _KNOWN:
         return reference
     return RecordSets(records.data, reference, flags | record_sets.CHECK_CRC * bool(checks_crc))
 
