@@ -1,4 +1,4 @@
-"""A leader that is frozen under load, one odd message, and forged weights, on a real broker."""
+"""Frozen leaders, odd messages, forged weights and poisoned judgments, on a real broker."""
 
 import asyncio
 import json
@@ -7,10 +7,14 @@ import signal
 import pytest
 
 from evaluator.adapters.kafka import write_to_weights
+from evaluator.cli import main
+from evaluator.wire.weights.weights_record import with_checksum
 from tests.kafka.test_leader import (
     LEARNING,
     N_TASKS,
+    SECOND_MS,
     SETTLED,
+    TRUTH,
     is_leader,
     leader_of,
     messages,
@@ -19,6 +23,7 @@ from tests.kafka.test_leader import (
     until_said,
 )
 from tests.oracle.messages import Raw
+from tests.worker.traffic import LONG_AGO_MS
 
 pytestmark = pytest.mark.kafka
 
@@ -27,11 +32,24 @@ def with_odd_features(traffic, number):
     """The messages, in which one ranking has a feature more than the others."""
     records = traffic["rankings", number % N_TASKS]
     for place, record in enumerate(records):
-        if record.key == f"t-{number}".encode():
+        if record.key == f"m-{number}".encode():
             message = json.loads(record.value)
             message["features"] = [[*row, 1.0] for row in message["features"]]
             records[place] = Raw(0, record.timestamp_ms, json.dumps(message).encode(), record.key)
     return traffic
+
+
+def until_said_like_a_replay(world, worker, directory):
+    """The records of weights, once they are those of a replay."""
+    shared = {
+        name: value
+        for name, value in worker.settings.items()
+        if name not in {"group_id", "http_port", "log_format", "state_dir"}
+    }
+    expected = replayed(world, directory, shared)
+    worker.eventually(lambda: len(said(world)) >= len(expected))
+    assert said(world) == expected
+    return expected
 
 
 def test_a_leader_frozen_under_load_and_forged_records_change_no_published_byte(
@@ -52,14 +70,7 @@ def test_a_leader_frozen_under_load_and_forged_records_change_no_published_byte(
     world.produce(messages(500, 900))
     first.eventually(lambda: not is_leader(first))
     until_said(world, second, 1)
-    shared = {
-        name: value
-        for name, value in second.settings.items()
-        if name not in {"group_id", "http_port", "log_format", "state_dir"}
-    }
-    expected = replayed(world, tmp_path, shared)
-    second.eventually(lambda: len(said(world)) >= len(expected))
-    assert said(world) == expected
+    expected = until_said_like_a_replay(world, second, tmp_path)
     views = [leader_of(f"http://127.0.0.1:{each.port}") for each in workers]
     assert [view["is_leader"] for view in views].count(True) == 1
     (model,) = next(view for view in views if view["is_leader"])["models"]
@@ -72,3 +83,66 @@ def test_a_leader_frozen_under_load_and_forged_records_change_no_published_byte(
         worker.eventually(lambda worker=worker: worker.events("weights_unreadable"))
         status, body = worker.get("/weights?model=m")
         assert (status, body) == (200, live)
+
+
+N_QUERIES, TURNS = 400, 50
+POISONED = {
+    **LEARNING,
+    "initial_weights": "0.05,-0.1,0.025",  # of the truth: small, so that learning turns soon
+    "source_weights": "human=1,click=1",
+    "source_max_share": "click=0.3",
+    "gate_min_age_ms": 60_000,
+    "gate_cool_down_ms": 120_000,
+}
+
+
+def poisoned():
+    """Four of five queries of a model have inverted grades, of another one all after 50 s."""
+    flooded = messages(
+        0, N_QUERIES, "flooded", lambda i: ("click", -1.0) if i % 5 else ("human", 1.0)
+    )
+    turned = messages(0, N_QUERIES, "turned", lambda i: ("human", -1.0 if i >= TURNS else 1.0))
+    return {
+        place: sorted([*flooded[place], *turned[place]], key=lambda record: record.timestamp_ms)
+        for place in flooded
+    }
+
+
+def test_poisoned_judgments_and_a_forgery_reach_no_more_than_the_page_of_the_gate_says(
+    make_world, start, tmp_path
+):
+    world = make_world(N_TASKS, settings=SETTLED)
+    worker = start(world, **POISONED, heartbeats="off")
+    world.produce(poisoned())
+    expected = until_said_like_a_replay(world, worker, tmp_path)
+    records = [json.loads(value) for value in expected]
+    # A source floods: what it teaches is tried, and its share is capped at the gate.
+    flooded = [each for each in records if each["model"] == "flooded"]
+    assert {each["status"] for each in flooded} == {"initial", "challenger", "rejected"}
+    rejected = next(each for each in flooded if each["status"] == "rejected")
+    assert rejected["evidence"]["mean_difference"] < -0.2
+    worker.eventually(lambda: worker.document("/weights?model=flooded") == flooded[0])
+    # The only trusted source turns bad: believed, after the age of an experiment.
+    turned = [each for each in records if each["model"] == "turned"]
+    bad = next(each for each in turned if each["status"] == "promoted")
+    assert all(weight * true < 0 for weight, true in zip(bad["weights"], TRUTH, strict=True))
+    turned_ms = LONG_AGO_MS + SECOND_MS * TURNS + SETTLED.maturity_ms
+    assert bad["event_time_ms"] - turned_ms >= POISONED["gate_min_age_ms"]
+    served = "/weights?model=turned"
+    worker.eventually(lambda: worker.document(served) == bad)
+    # A forged record with a checksum of its own is served; no record of the log is the same.
+    rest = {name: value for name, value in bad.items() if name != "checksum"}
+    forged = with_checksum({**rest, "weights": [9.0, 9.0, 9.0]})
+    value = json.dumps(forged).encode()
+    asyncio.run(write_to_weights(world.connection, world.prefix, b'"turned"', value))
+    worker.eventually(lambda: worker.document(served) == forged)
+    assert said(world) == expected
+    # A roll-back ends both.
+    where = [f"--source=kafka://{world.bootstrap}", f"--set=topic_prefix={world.prefix}"]
+    assert main(["weights", "roll-back", *where, "--model=turned", "--to=1", "--reason=bad"]) == 0
+    worker.eventually(lambda: worker.events("command_received"))
+    world.produce(messages(N_QUERIES, N_QUERIES + 120, "turned"))
+    until_said(world, worker, 1, "rolled_back")
+    back = next(each for each in map(json.loads, said(world)) if each["status"] == "rolled_back")
+    assert back["weights"] == turned[0]["weights"]
+    worker.eventually(lambda: worker.document(served) == back)

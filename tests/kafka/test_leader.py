@@ -37,28 +37,35 @@ LEARNING = {
 }
 
 
-def messages(first: int, end: int) -> dict[tuple[str, int], list[Raw]]:
-    """A ranking a second of event time, and the judgment of the best two by a linear truth."""
+def messages(
+    first: int, end: int, model: str = "m", judged_by=lambda _: ("human", 1.0)
+) -> dict[tuple[str, int], list[Raw]]:
+    """A ranking a second of event time, and the judgment of the best two by a linear truth.
+
+    *judged_by* gives the source of the judgment by number, and by what it multiplies the truth.
+    """
     made = {(log, task): [] for log in ("rankings", "judgments") for task in range(N_TASKS)}
     for number in range(first, end):
         random = Random(number)
+        source, factor = judged_by(number)
         features = [[round(random.gauss(0, 1), 3) for _ in TRUTH] for _ in range(N_CANDIDATES)]
         worth = [
-            sum(w * x for w, x in zip(TRUTH, row, strict=True)) + random.gauss(0, 0.3)
+            sum(factor * w * x for w, x in zip(TRUTH, row, strict=True)) + random.gauss(0, 0.3)
             for row in features
         ]
         best = sorted(range(N_CANDIDATES), key=lambda i: -worth[i])
         at_ms = LONG_AGO_MS + SECOND_MS * number
-        key = {"schema_version": 1, "trace_id": f"t-{number}", "node_id": "n", "model": "m"}
+        trace = f"{model}-{number}"
+        key = {"schema_version": 1, "trace_id": trace, "node_id": "n", "model": model}
         ranking = {
             "candidate_ids": [f"c{i}" for i in range(N_CANDIDATES)],
             "scores": [random.random() for _ in range(N_CANDIDATES)],
             "features": features,
         }
-        judgment = {"grades": {f"c{best[0]}": 2, f"c{best[1]}": 1}, "source": "human"}
+        judgment = {"grades": {f"c{best[0]}": 2, f"c{best[1]}": 1}, "source": source}
         for log, body in (("rankings", ranking), ("judgments", judgment)):
             value = json.dumps({**key, "timestamp_ms": at_ms, **body}).encode()
-            made[log, number % N_TASKS].append(Raw(0, at_ms, value, f"t-{number}".encode()))
+            made[log, number % N_TASKS].append(Raw(0, at_ms, value, trace.encode()))
     return made
 
 
