@@ -569,15 +569,27 @@ def with_first(**changes):
     return [ordinary_world()[0]._replace(**changes), *ordinary_world()[1:]]
 
 
+def new_epoch_after(names):
+    """A state with live weights for these features, under other rules."""
+    before = OnlineLearner(rules(), n_tasks=N_TASKS)
+    live = before.model_learners["m"] = ModelLearner("m", version=7)
+    live.experiments.champions = [Version(7, 5, TRUTH, names)]
+    return {"state": json.loads(json.dumps(before.state())), "new_epoch": True}
+
+
+@pytest.mark.slow(alone=False)
+def test_a_new_epoch_with_new_features_tries_weights_against_the_served_order():
+    """The live weights have no value on any query, so nothing could ever be better than them."""
+    _, said = model_after(ordinary_world(), rules(), **new_epoch_after(OTHERS))
+    assert [each.status for each in said][:2] == ["challenger", "promoted"]
+    assert said[1].feature_names == NAMES
+
+
 @pytest.mark.slow(alone=False)
 def test_a_first_query_of_a_new_epoch_does_not_decide_for_all():
     """A change of settings, a gap and `forget` keep the version and the live weights."""
     made = rules(learning_interval_ms=3_600_000)
-    before = OnlineLearner(rules(), n_tasks=N_TASKS)
-    live = before.model_learners["m"] = ModelLearner("m", version=7)
-    live.experiments.champions = [Version(7, 5, TRUTH, NAMES)]
-    state = json.loads(json.dumps(before.state()))
-    of = {"state": state, "new_epoch": True, "reads_again": True}
+    of = {**new_epoch_after(NAMES), "reads_again": True}
     model, said = model_after(with_first(feature_names=OTHERS), made, **of)
     assert (model["feature_names"], model["epoch"]) == (list(NAMES), 1)
     assert model["learner"]["frozen"] == ""

@@ -50,7 +50,8 @@ class Experiments:
     """Measurements of the weights of one model.
 
     `sums` are the number and the sum of values by ranker and measure. The served order takes the
-    place of a champion until there is one.
+    place of a champion until there is one for the features of a query, but not of initial weights,
+    which are published again for other features.
     """
 
     champions: list[Version] = field(default_factory=list)  # the newest last
@@ -83,11 +84,12 @@ class Experiments:
             if query.grades:
                 judged.append(query)
         champion, challenger = self._units_in_force(judged, rules)
-        if self.champions:
+        live, canonical = self.champion, rules.offline_ranking.measures.canonical
+        if live is not None:
             self._add_units(CHAMPION, champion, rules)
-        else:
-            canonical = rules.offline_ranking.measures.canonical
-            for row, query in enumerate(judged):
+        returns = live is not None and not live.from_ms and rules.initial_weights
+        for row, query in enumerate(judged):
+            if live is None or (query.feature_names != live.feature_names and not returns):
                 champion[row] = [query.served_units.get(name, MISSING) for name in canonical]
         while len(self.champions) > 1 and judged:
             if judged[-1].event_time_ms < self.champions[1].from_ms:
