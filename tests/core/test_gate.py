@@ -435,7 +435,7 @@ def test_challengers_that_are_no_better_are_promoted_at_most_by_chance(preset, w
     ("preset", "world"),
     [
         ("standard", "AR(1) 0.99 between traces"),
-        ("standard", "100 lasting traces"),
+        ("standard", "100 lasting traces, or queries that return"),
         ("cautious", "daily cycle of 0.05"),
         ("cautious", "drift, 5%, correlation of 6 hours"),
     ],
