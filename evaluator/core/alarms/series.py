@@ -335,7 +335,9 @@ class AlarmSeries:
         if state["alarm"] is not None:
             alarm = Alarm(*state["alarm"])
             carried_by = tuple(Carrier(*of) for of in alarm.carried_by)
-            self.alarm = alarm._replace(carried_by=carried_by, context=Context(*alarm.context))
+            context = Context(*alarm.context)
+            context = context._replace(weeks_ms=tuple(context.weeks_ms))
+            self.alarm = alarm._replace(carried_by=carried_by, context=context)
         reference = state["reference"]
         self.reference = None if reference is None else Reference.load(reference)
         self.looks = [Look(*look) for look in state["looks"]]
