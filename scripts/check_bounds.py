@@ -14,7 +14,14 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
 RESOLUTIONS: Final = {"oldest": "lowest-direct", "newest": "highest"}
-TOOLS: Final = ("hypothesis", "pytest<9.2", "pytest-asyncio", "pytest-xdist", "polars")
+TOOLS: Final = (
+    "hypothesis",
+    "pytest<9.2",
+    "pytest-asyncio",
+    "pytest-xdist",
+    "polars",
+    "cryptography",
+)
 TESTS: Final = (
     *("tests/comparison", "tests/library/test_library.py", "tests/replay/test_replay.py"),
     *("tests/library/test_curves.py", "tests/library/test_forms.py", "tests/library/test_names.py"),
@@ -22,6 +29,8 @@ TESTS: Final = (
     *("tests/wire/test_state.py", "tests/worker/test_loop.py", "tests/core/test_measures.py"),
     *("tests/core/test_accumulators.py", "tests/core/test_learner.py", "tests/core/test_losses.py"),
     *("tests/core/test_settling.py", "tests/core/test_gate.py", "tests/core/test_table.py"),
+    *("tests/adapters/test_http.py", "tests/adapters/test_prometheus.py", "tests/config"),
+    *("tests/cli/test_fit.py", "tests/cli/test_output.py", "tests/wire/test_soundness.py"),
 )
 WITHOUT: Final = ("scipy", "scikit", "trec_eval", "ir_measures", "pandas", "minilm")
 """Parts of names of tests that need a package of the tools, which may need another numpy."""
