@@ -14,9 +14,9 @@ from evaluator.adapters.http.history import HOURS_POINTS
 from evaluator.adapters.http.status import MAX_WORST
 from evaluator.cli.live import ProcessViews
 from evaluator.config import Settings
-from evaluator.core.alarms.series import Alarm, Carrier
+from evaluator.core.alarms.alarm import Alarm, Carrier, Context
 from evaluator.core.measures import UNITS_PER_ONE
-from evaluator.core.online.alarm_watch import AlarmsView, AlarmView
+from evaluator.core.online.alarm_watch import MAX_NAMED, AlarmsView, AlarmView
 from evaluator.core.online.events import ModelView, Version
 from evaluator.core.online.watched import COVERAGE, SeriesName
 from evaluator.core.types.records import LOGS, SERVED, VALUE_BOUNDS
@@ -123,19 +123,28 @@ def worst_leader(measures):
 def worst_alarms(measures):
     """Alarms of which all names are as long as they can be, with the most carriers."""
     carried = tuple(Carrier(longest("s", n), longest("l", n), *[1 / 3] * 3) for n in range(10))
-    alarm = Alarm(NOW_MS, NOW_MS, 168, *[1 / 3] * 4, 1e6 / 3, QUERIES, carried_by=carried)
+    pair = f"{longest('r', 1)}-{longest('r', 2)}"
+    context = Context(1 / 3, 1 / 3, pair, 1 / 3, 1 / 3, (NOW_MS,) * 4)
+    alarm = Alarm(
+        *(NOW_MS, NOW_MS, 168, *[1 / 3] * 4, 1e6 / 3, QUERIES),
+        carried_by=carried,
+        context=context,
+    )
     kinds = [(kind, measures[0]) for kind in ("own", "pair", "constant", "variants")]
     labels = itertools.cycle([*kinds, ("own", COVERAGE)])
-    series = (
+    series = [
         SeriesName(
             *(longest(of, n) for of in ("m", "v", "r")), measure, SEGMENT, longest("l", n), kind
         )
         for n, (kind, measure) in zip(range(N_ALARMS), labels, strict=False)
-    )
+    ]
     weeks = tuple(range(2_900, 2_908))
     return AlarmsView(
-        tuple(AlarmView(name, 1e6 / 3, alarm, weeks, COVERAGE, 2**31, NOW_MS) for name in series),
-        *(1_000, NOW_MS),
+        tuple(
+            AlarmView(name, 1e6 / 3, alarm, weeks, COVERAGE, 2**31, NOW_MS, (1 / 3,) * 4)
+            for name in series
+        ),
+        *(1_000, NOW_MS, tuple(series[:MAX_NAMED])),
     )
 
 
