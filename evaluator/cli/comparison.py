@@ -12,6 +12,7 @@ from typing import Final
 from evaluator.adapters.files import NewFile
 from evaluator.cli.exits import FOUND, UsageError
 from evaluator.cli.wiring import FILES, KAFKA, shown, warn
+from evaluator.comparison.folder import read_manifest
 from evaluator.comparison.formats import as_csv, as_json, as_markdown, as_table
 from evaluator.comparison.page import as_html
 from evaluator.comparison.question import Question
@@ -34,7 +35,8 @@ MAX_FOLDERS: Final = 20
 def compare(options: argparse.Namespace, settings: Settings) -> int:
     """`evaluator compare`: exit 5 if an interval begins below --fail-below."""
     del settings
-    report = run_compare(folders_of(options.source), _question(options))
+    folders = folders_of(options.source)
+    report = run_compare(folders, _question(options, folders[0]))
     _write(FORMATS[options.format](report), for_people=options.format == "table")
     for warning in report.warnings:
         warn(f"{warning}.")
@@ -50,7 +52,7 @@ def report(options: argparse.Namespace, settings: Settings) -> int:
     folders = [Path(folder.removeprefix(FILES)) for folder in options.dir]
     if len(folders) > MAX_FOLDERS:
         raise UsageError(f"{len(folders)} directories are given. Give 1 to {MAX_FOLDERS}.")
-    question = replace(_question(options), cells=True)
+    question = replace(_question(options, folders[0]), cells=True)
     out = NewFile(options.out, force=options.force)
     groups = [[folders[0], other] for other in folders[1:]] or [folders]
     reports = [run_compare(group, question) for group in groups]
@@ -80,8 +82,8 @@ def _write(text: str, *, for_people: bool) -> None:
     sys.stdout.flush()
 
 
-def _question(options: argparse.Namespace) -> Question:
-    """Raises UsageError."""
+def _question(options: argparse.Namespace, first: Path) -> Question:
+    """The options; weighted clicks are settled values. Raises UsageError and SourceUnusable."""
     limit = getattr(options, "fail_below", None)
     for name, allowed, accepted in (
         ("top", 0 <= options.top <= MAX_TOP, f"0 to {MAX_TOP}"),
@@ -93,7 +95,10 @@ def _question(options: argparse.Namespace) -> Question:
         if not allowed:
             option = f"--{name.replace('_', '-')} {getattr(options, name)}"
             raise UsageError(f"{option} is not accepted. Give {accepted}.")
-    given = vars(options)
+    manifest = None if options.kind else read_manifest(first)
+    weighted = any(name.startswith("ips_") for name in options.measure)
+    weighted = weighted or (manifest is not None and bool(manifest.weighted))
+    given = {**vars(options), "kind": options.kind or ("settled" if weighted else "running")}
     return Question(
         rankers=tuple(dict.fromkeys(options.ranker)),
         measures=tuple(dict.fromkeys(options.measure)),

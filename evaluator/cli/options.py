@@ -50,9 +50,9 @@ COMPARE: Sequence[Option] = (
     _repeatable("measure", "to compare"),
     option(
         "--kind",
-        "values with every judgment so far, or at maturity (default running)",
+        "values with every judgment so far, or at maturity (default running; settled of replays "
+        "with ips_dcg)",
         choices=("running", "settled"),
-        default="running",
     ),
     option("--by", "also compare each level of this segment", metavar="SEGMENT"),
     option("--format", "of the output", choices=FORMATS, default="table"),

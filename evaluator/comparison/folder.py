@@ -26,8 +26,8 @@ MANIFEST_FORMAT: Final = 2
 
 MAX_LINE_BYTES: Final = 256 << 20
 """Upper limit of the row of a query with the most candidates."""
-MAX_VALUE: Final = 1024.0
-"""Measures lie in [0, 1]; far larger numbers are invalid and would exceed int64."""
+MAX_VALUE: Final = 1e6
+"""The largest value of weighted clicks; larger numbers are invalid and would exceed int64."""
 MAX_LEVELS: Final = 100_000
 """Upper limit of the levels of a segment in a file; more are ids, not levels."""
 NO_LEVEL: Final = -1
@@ -72,6 +72,13 @@ class Manifest(msgspec.Struct):
     settings: dict[str, Any]
     files: dict[str, _FileEntry]
     chain: str
+
+    @property
+    def weighted(self) -> list[str]:
+        """The measures that compare rankers by weighted clicks; they are settled values only."""
+        names = self.settings.get("measures")
+        names = names if isinstance(names, list) else []
+        return [name for name in map(str, names) if name.startswith("ips_dcg@")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +183,7 @@ def read_folder(
         SourceUnusable: if the folder is not the output of a replay, or a line is invalid.
     """
     size_of(folder, kind)  # raises for other folders
-    manifest = _read_manifest(folder / MANIFEST)
+    manifest = read_manifest(folder)
     reader = _Reader(folder / FILES[kind], rankers, measures, with_grades=with_grades, by=by)
     digest = hashlib.sha256()
     try:
@@ -195,10 +202,12 @@ def read_folder(
     return reader.evaluations(manifest, intact=intact)
 
 
-def _read_manifest(path: Path) -> Manifest | None:
+def read_manifest(folder: Path) -> Manifest | None:
+    """The manifest of a folder, if it has one. Raises SourceUnusable."""
+    path = folder / MANIFEST
     try:
         text = path.read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise SourceUnusable(f"{path} cannot be read: {error.strerror}.") from error

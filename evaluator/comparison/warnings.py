@@ -25,6 +25,7 @@ def warnings_of(
         *_manifests_missing_or_wrong(sources),
         *_replays_differ([source.manifest for source in sources]),
         *_judged_differently(judged_differently, common),
+        *_unweighted(sources, comparisons),
         *_few_traces(comparisons),
         *_levels(comparisons, levels_differ, common),
         *_other_mix(comparisons),
@@ -83,6 +84,19 @@ def _judged_differently(n: int, common: int) -> Iterator[str]:
         yield (
             f"{n:,} of {common:,} common queries have other grades in the second source than in "
             "the first, so their values also differ by judgments"
+        )
+
+
+def _unweighted(sources: Sequence[Evaluations], comparisons: Sequence[Comparison]) -> Iterator[str]:
+    """Of measures beside weighted clicks that count all clicks alike."""
+    weighted = dict.fromkeys(
+        name for each in sources if each.manifest for name in each.manifest.weighted
+    )
+    others = dict.fromkeys(one.measure for one in comparisons if one.measure[:4] != "ips_")
+    if weighted and others:
+        yield (
+            f"clicks have weights in settled {', '.join(weighted)} only; if judgments are clicks, "
+            f"{', '.join(others)} prefer the order that was served"
         )
 
 

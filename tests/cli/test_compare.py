@@ -143,6 +143,39 @@ def test_settled_values_may_be_compared(ask, out):
     assert facts(text)["bm25", "mrr"]["pairs"] == 120
 
 
+@pytest.mark.slow(alone=False)
+def test_rankers_are_compared_by_weighted_clicks_if_the_replay_has_them(ask, tmp_path, capsys):
+    shown = {"scores": (3, 2, 1), "scorers": {"new": [2, 1, 3]}}  # new: c, a, b
+    seen = [1, 0.5, 0.25]
+    clicked = [("a", seen), ("a", seen), ("c", seen), ("abc", [0.001] * 3)]
+    rankings, judgments = [], []
+    for trace, (ids, propensities) in enumerate(clicked):
+        rankings.append(ranking(f"t-{trace}", 0, IDS, propensities=propensities, **shown))
+        judgments.append(judgment(f"t-{trace}", 10, dict.fromkeys(ids, 1)))
+    source, out = put(tmp_path / "logs", "rankings.ndjson", rankings), tmp_path / "out"
+    put(source, "judgments.ndjson", judgments)
+    settings = "--set=measures=mrr,ips_dcg@3,ips_clicks", "--set=ips_clip=1000"
+    assert main(["replay", f"--source=file://{source}", f"--out={out}", *settings]) == 0
+    capsys.readouterr()
+    code, text, err = ask("--source", out, "--format=json")
+    assert (code, json.loads(text)["kind"]) == (0, "settled")
+    assert "clicks have weights in settled ips_dcg@3 only; if judgments are clicks, mrr " in err
+    found = facts(text)
+    of_heavy = 1000 * (FIRST + SECOND + THIRD)  # clicks of the last query, alike for both
+    weighted = found["new", "ips_dcg@3"]
+    assert weighted["baseline_mean"] == pytest.approx((2 * FIRST + 4 * THIRD + of_heavy) / 4)
+    assert weighted["ranker_mean"] == pytest.approx((2 * SECOND + 4 * FIRST + of_heavy) / 4)
+    assert (weighted["wins"], weighted["ties"], weighted["losses"]) == (1, 1, 2)
+    assert found["new", "mrr"]["difference"] == pytest.approx((-1 / 2 - 1 / 2 + 2 / 3) / 4)
+    assert found["new", "ips_clicks"]["ranker_mean"] == (1 + 1 + 4 + 3 * 1000) / 4
+    _, text, err = ask("--source", out, "--kind=running", "--format=json")
+    assert list(facts(text)) == [("new", "mrr")]
+    assert "clicks have weights in settled ips_dcg@3 only" in err
+    (out / "manifest.json").unlink()
+    _, text, _ = ask("--source", out, "--measure=ips_dcg@3", "--format=json")
+    assert facts(text)["new", "ips_dcg@3"]["ranker_mean"] == weighted["ranker_mean"]
+
+
 @pytest.mark.parametrize("form", ["table", "markdown", "csv", "json"])
 def test_the_same_input_and_seed_give_the_same_bytes_wherever_they_lie(ask, out, form, tmp_path):
     expected = ask("--source", out, f"--format={form}", "--seed=5")

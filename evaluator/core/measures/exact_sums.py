@@ -22,7 +22,7 @@ from evaluator.core.types.records import (
 from evaluator.core.types.tally import Group, Tally
 
 UNITS_PER_ONE: Final = 1 << 40
-"""A value in [0, 1] is summed as an integer of this resolution."""
+"""A value is summed as an integer of this resolution."""
 MISSING: Final = -1
 """Units of a missing value."""
 
@@ -33,7 +33,7 @@ _VALUE_BOUNDS_UNITS = np.array([round(bound * UNITS_PER_ONE) for bound in VALUE_
 
 
 def to_units(values: FloatArray) -> IntArray:
-    """Values in [0, 1] in units of 2^-40, rounded half to even; MISSING for NaN.
+    """Values of 0 to 10^6 in units of 2^-40, rounded half to even; MISSING for NaN.
 
     >>> to_units(np.array([0.5, np.nan]))
     array([549755813888,           -1])
