@@ -279,6 +279,57 @@ def better(n_runs: int, seed: int) -> None:
     print(format_table(["a trace", "mean", "deviation", *heads], rows, numbers=range(1, 9)))
 
 
+def differences_of(steepness: float, n: int, seed: int) -> dict[str, FloatArray]:
+    """The differences of a better challenger, challenger minus served, by who judges, `[n]` each.
+
+    Three of ten candidates are relevant. Rank r is examined with probability r^-steepness; a
+    relevant candidate is clicked if it is examined. A query without a click has the difference 0.
+    """
+    rng, served_ranks = np.random.default_rng(seed), np.arange(1, 11)
+    relevant = rng.random((n, 10)).argsort(axis=1) < 3
+    scores = rng.normal(size=(n, 10))
+    served, challenger = (
+        (-(strength * relevant + scores + 0.5 * rng.normal(size=(n, 10)))).argsort(axis=1)
+        for strength in (1.0, 1.1)
+    )
+    discounts = 1 / np.log2(served_ranks + 1)
+
+    def difference(gains: FloatArray) -> FloatArray:
+        gained, lost = (np.take_along_axis(gains, each, 1) for each in (challenger, served))
+        return np.asarray((gained - lost) @ discounts)
+
+    propensities = (served.argsort(axis=1) + 1.0) ** -steepness
+    clicked = relevant & (rng.random((n, 10)) < propensities)
+    ideals = np.maximum(np.append(0, discounts.cumsum())[clicked.sum(axis=1)], discounts[-1])
+    return {
+        "people: ndcg@10": difference(relevant * 1.0) / discounts[:3].sum(),
+        "clicks: ndcg@10": difference(clicked * 1.0) / ideals,
+        "clicks: ips_dcg@10": difference(clicked * np.minimum(1 / propensities, 20)),
+    }
+
+
+def by_clicks(n_runs: int, seed: int) -> None:
+    """Prints what weighted clicks cost: the evidence for one challenger, judged in three ways."""
+    rows, rules = [], rules_of("standard")
+    n_blocks = n_blocks_of("standard", rules)
+    for steepness in (0.5, 1.0, 1.5):
+        found = differences_of(steepness, 400_000, seed)
+        effects = {by: float(each.mean() / each.std()) for by, each in found.items()}
+        for by, effect in effects.items():
+            world = World(mean=effect, deviation=1.0)
+            hours = promoted_after(world, rules, n_runs, n_blocks, seed)
+            shown = np.quantile(hours, [0.5, 0.9], method="higher")
+            times = (effects["people: ndcg@10"] / effect) ** 2
+            rows.append([
+                f"r^-{steepness}", by, f"{found[by].mean():+.3f}", f"{found[by].std():.3f}",
+                f"{times:.1f}" if effect > 0 else "none is enough",
+                *(f"{each:.1f}" if np.isfinite(each) else "later" for each in shown),
+            ])  # fmt: skip
+    print(f"\nthe same challenger, standard, a trace a second, {n_runs:,} runs each")
+    heads = ["examined", "judged by", "mean", "deviation", "times the traces", "median", "90 %"]
+    print(format_table(heads, rows, numbers=range(2, 7)))
+
+
 def cost() -> None:
     """Prints what a trace costs a leader."""
     rules, n = GateRules("ndcg@10", {"mrr": 0.01}), 20_000
@@ -302,6 +353,7 @@ def main() -> None:
     broken = no_better(args.runs, args.seed, args.max_aa_share)
     by_length_of_block(args.runs, args.seed)
     better(min(args.runs, 500), args.seed)
+    by_clicks(min(args.runs, 500), args.seed)
     cost()
     if broken:
         sys.exit("\n".join(broken))

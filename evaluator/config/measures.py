@@ -52,6 +52,14 @@ def measure_set(settings: Settings) -> MeasureSet:
             f"gate_measure or gate_guardrails names {min(found)}, which does not compare rankers. "
             "Name another measure."
         )
+    weighted = {each.canonical for _, each in measures.of_clicks} - alike
+    weighs = settings.learns and settings.implicit_sources and settings.label_mode == "sum"
+    if weighs and measures.canonical_of(settings.gate_measure) not in weighted:
+        raise ConfigError(
+            "implicit_sources has clicks, which are learned from with weights (label_mode is sum), "
+            f"and gate_measure {settings.gate_measure} counts all clicks alike, so it would reject "
+            "what is learned. Set gate_measure to ips_dcg@10, and add it to measures."
+        )
     _refuse_above_one(settings, measures)
     return measures
 

@@ -132,12 +132,31 @@ def test_weights_have_the_values_that_they_would_have_had_as_a_scorer():
     assert units_of_bare.tolist()[1:] == [MISSING] * 3
 
 
+LEARNS = {
+    "learning": "propose",
+    "label_mode": "sum",
+    "implicit_sources": ("click",),
+    "gate_measure": "mrr",
+}
+
+
+def test_the_gate_weighs_clicks_as_the_learner_does():
+    for changes in (
+        {"gate_measure": "ips_dcg@5"},
+        {"implicit_sources": ()},
+        {"label_mode": "distribution"},
+        {"learning": "off"},
+    ):
+        measure_set(Settings(measures=("mrr", "ips_dcg@5"), **LEARNS | changes))
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
         ({"histogram_measures": ("ips_clicks",)}, "ips_clicks, whose values may be above 1"),
         ({"learning": "propose", "gate_measure": "ips_clicks"}, "does not compare rankers"),
         ({"ties": "average"}, "ties = average is not defined for ips_dcg@5"),
+        (LEARNS, "gate_measure mrr counts all clicks alike, .* Set gate_measure to ips_dcg@10"),
     ],
 )
 def test_these_measures_are_refused_where_they_cannot_be(settings, words):
