@@ -25,6 +25,7 @@ _TIMESTAMP: Final = "google.protobuf.Timestamp"
 
 Type = tuple[str, bool]
 """The name of a type, and whether it is an array of it."""
+TypesAt = Callable[[Sequence[Step]], Collection[Type]]
 
 
 def takes(member: Member) -> tuple[frozenset[str], str]:
@@ -52,9 +53,7 @@ def refusal(
     return f"{member.name}: {path.text} is {shown}; needed: {needed}"
 
 
-def misfit(
-    mapping: LogMapping, types_at: Callable[[Sequence[Step]], Collection[Type]]
-) -> str | None:
+def misfit(mapping: LogMapping, types_at: TypesAt) -> str | None:
     """The first member that no record of a schema can give.
 
     Args:
@@ -72,16 +71,36 @@ def misfit(
             shown = " or ".join(sorted(kind for kind, _ in found)) or "missing"
             return f"rows.each: {mapping.each.text} is {shown}; needed: an array"
     return _first(mapping.of_record(), before, types_at, is_array=False) or _first(
-        mapping.of_rows(), rows, types_at, is_array=mapping.each is None
+        mapping.of_rows(),
+        rows,
+        types_at,
+        is_array=mapping.each is None,
+        needed=_needed(mapping, rows, types_at),
     )
+
+
+def _needed(mapping: LogMapping, rows: Sequence[Step], types_at: TypesAt) -> list[Member]:
+    """Members of rows that depend on others: one of score and rank, and all of a group or none."""
+
+    def is_there(member: Member) -> bool:
+        found = (types_at((*rows, *path.steps)) for path in member.paths)
+        return member.const is not None or any(found)
+
+    order = [mapping.rows[name] for name in ("score", "rank") if name in mapping.rows]
+    needed = [] if any(map(is_there, order)) else order
+    for members in mapping.row_groups.values():
+        if any(map(is_there, members.values())):
+            needed += members.values()
+    return needed
 
 
 def _first(
     members: Collection[Member],
     before: Sequence[Step],
-    types_at: Callable[[Sequence[Step]], Collection[Type]],
+    types_at: TypesAt,
     *,
     is_array: bool,
+    needed: Collection[Member] = (),
 ) -> str | None:
     for member in members:
         paths = [path for path in member.paths if path.part == "value"]
@@ -89,8 +108,8 @@ def _first(
         whys = [refusal(member, path, each, is_array=is_array) for path, each in found]
         if found and None not in whys:
             return whys[0]
-        is_needed = member.name.rpartition(".")[2] in REQUIRED and len(paths) == len(member.paths)
-        if paths and not found and is_needed:
+        is_needed = member.name.rpartition(".")[2] in REQUIRED or member in needed
+        if paths and not found and is_needed and len(paths) == len(member.paths):
             missing = written((*before, *paths[0].steps))
             return f"{member.name}: {missing} is not in the schema; needed: {takes(member)[1]}"
     return None

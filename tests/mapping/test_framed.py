@@ -65,6 +65,7 @@ SERP = json.dumps(
         ],
     }
 )  # fmt: skip
+RANK = 'rank = { path = "position", add = 1 }'
 CLICKS = """
 [judgments]
 format = "avro"
@@ -325,6 +326,13 @@ def damaged(rng, value):
         ('"labels.locale"', '"labels"', "segments.locale: labels is map; needed: text"),
         ('score = "score"', 'score = "seen"', "rows.score: seen is boolean; needed: a number"),
         ('score = "score"', 'score = "sku"', None),  # a number or a text
+        ('score = "score"', 'score = "scor"', None),  # the rank is there
+        (f'score = "score"\n{RANK}', 'score = "scor"', "rows.score: hits[0].scor is not in the"),
+        (f'score = "score"\n{RANK}', 'rank = "pos"', "rows.rank: hits[0].pos is not in the schema"),
+        (f'score = "score"\n{RANK}', 'score = "a"\nrank = "b"', "rows.score: hits[0].a is not in"),
+        (f'score = "score"\n{RANK}', "rank = { const = 1 }", None),
+        ('"price" }', '"no" }', None),  # the only feature, perhaps of a later schema
+        ('"price" }', '"price", age = "no" }', "features.age: hits[0].no is not in the schema"),
         ('"price" }', '"session" }', None),
         ('exposed = "seen"', 'exposed = "position"', "exposed: position is int; needed: a boolean"),
         ('path = "position"', 'path = "price"', "rank: price is decimal; needed: an integer"),
