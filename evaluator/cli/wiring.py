@@ -215,7 +215,12 @@ def topic_names(settings: Settings, *, may_be_one: bool = False) -> dict[Log, st
             )
         names[log] = topic or names[log]
     if names["rankings"] == names["judgments"] and not may_be_one:
-        raise UsageError(f"{names['rankings']} is the topic of both logs. Name two topics.")
+        from evaluator.mapping.meeting import COPY  # noqa: PLC0415 - few commands map
+
+        raise UsageError(
+            f"{names['rankings']} is the topic of both logs. Name two topics; if one has both "
+            f"kinds of record, copy it into two with {COPY}."
+        )
     return names
 
 

@@ -8,7 +8,12 @@ from typing import Final, Literal, NamedTuple
 Partitioners = Mapping[str, Callable[[bytes, int], int]]
 """The partition of a key and a partition count, by the name of the partitioner."""
 
-REMEDY: Final = "Key both topics by what trace_id is, with one partitioner and one partition count."
+COPY: Final = "`evaluator map --mapping FILE --source kafka://HOST:PORT --to rankings,judgments`"
+"""The command that copies records into topics that fit."""
+REMEDY: Final = (
+    "Key both topics by what trace_id is, with one partitioner and one partition count, or copy "
+    f"them with {COPY}."
+)
 
 
 class Verdict(NamedTuple):

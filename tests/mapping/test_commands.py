@@ -173,7 +173,7 @@ def test_a_dead_letter_is_the_original_record(worlds):
     ("old", "new", "arguments", "expected"),
     [
         ('"session"', '"header:x"', [], "[rankings] names header:x, and files have no keys and headers"),
-        ('topic = "search.clicks"', "", ["--set=judgments_topic=search.impressions"], "is the topic of both logs"),
+        ('topic = "search.clicks"', "", ["--set=judgments_topic=search.impressions"], "is the topic of both logs. Name two topics; if one has both kinds of record, copy it into two with `evaluator map "),
         ("", "", ["--set=judgments_topic=other"], "judgments_topic is other, and the topic of [judgments]"),
         ("[rankings]", "[ranking]", [], "m.toml:2: ranking is not known here"),
     ],

@@ -55,6 +55,7 @@ def test_different_partitioners_part_traces():
     assert verdict.what.startswith(f"{apart} of 40 traces are in partitions of different numbers")
     assert "placed by crc32" in verdict.what
     assert "Key both topics" in verdict.what_to_do
+    assert "copy them with `evaluator map --mapping FILE --source " in verdict.what_to_do
 
 
 def test_a_trace_in_several_partitions_does_not_meet():

@@ -29,6 +29,7 @@ from evaluator.adapters.kafka.administration import (
 from evaluator.adapters.kafka.clients import input_topics, requests
 from evaluator.adapters.kafka.connection import Connection, parse_addresses, probe
 from evaluator.core.types.records import LOGS, Log
+from evaluator.mapping.meeting import REMEDY
 from evaluator.ports import SourceUnavailable, SourceUnusable
 from evaluator.wire.outputs.sizes import OVERSIZE_OUTPUT, ROOM_BYTES
 from evaluator.wire.records import CHECKPOINTS, LEADER_OUTPUTS, WRITTEN
@@ -137,13 +138,16 @@ def _partition_errors(
     tasks = _n_tasks(names, counts)
     if None not in inputs and inputs[0] != inputs[1]:
         smaller = names[min(LOGS, key=lambda log: counts[names[log]] or 0)]
+        advice = (
+            f"{partitions_command(connection, smaller, tasks)} (if both had the same count "
+            f"before; else recreate {smaller}, and fill it again by the same partitioner)."
+        )
         yield Finding(
             "error",
             f"Topic {names['rankings']} has {inputs[0]} partitions and topic "
             f"{names['judgments']} has {inputs[1]}: a query and its judgments must meet in "
             "the same partition.",
-            f"{partitions_command(connection, smaller, tasks)} (if both had the same count "
-            f"before; else recreate {smaller}, and fill it again by the same partitioner).",
+            REMEDY if connection.mapped else advice,
         )
     for full in (names[output] for output in WRITTEN):
         count = counts[full]
