@@ -330,7 +330,8 @@ class _Reader:
         }
 
     def _member(self, value: Any, kind: str, at: tuple[str, ...]) -> Member:
-        given = value if isinstance(value, dict) else {"path": value}
+        alone = "const" if type(value) is int and at[-1] == "exposed_top" else "path"
+        given = value if isinstance(value, dict) else {alone: value}
         options = ["path", "const", "table"]
         options += ["unit"] if kind == TIME else ["add"] if kind in {NUMBER, INTEGER} else []
         for name in given:

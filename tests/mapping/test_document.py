@@ -65,6 +65,8 @@ def refusal(text):
         ('candidate_id = "c"', 'candidate_id = "c"\nfeatures.a = 1', "m.toml:7: rankings.rows.features.a is 1. Accepted: a path"),
         ('each = "r"', 'each = "key:"', "m.toml:5: rankings.rows.each is not in the value"),
         ('each = "r"', "score = { const = 1 }", "m.toml:5: rankings.rows.score is one of parallel arrays. Accepted: one path; or each, the array of the rows."),
+        ('node_id = "n"', 'node_id = "n"\nexposed_top = 1.5', "m.toml:4: rankings.exposed_top is 1.5. Accepted: a path such as"),
+        ('node_id = "n"', 'node_id = "n"\nexposed_top = true', "m.toml:4: rankings.exposed_top is true. Accepted: a path such as"),
         ("[rankings.rows]", "[rankings.row]", "m.toml:4: rankings.row is not known here. Accepted: rows (nearest), "),
         (RANKINGS, "", "m.toml: is empty. Accepted: a table [rankings], [judgments], or both."),
         (RANKINGS, "rankings = 1", "m.toml:1: rankings is 1, not a table. Accepted: [rankings] with topic, format"),

@@ -66,6 +66,8 @@ def test_the_bytes_of_a_ranking_are_frozen():
         b'"published_ms":[3,null],"propensities":[0.5,1.0],"exposed":[true,false],'
         b'"exposed_top":2,"segments":{"locale":"de"}}'
     )
+    for everywhere in ("exposed_top = 10", "exposed_top = { const = 10 }"):
+        assert b'"exposed_top":10,' in only(text.replace('exposed_top = "top"', everywhere), value)
 
 
 def test_the_bytes_of_a_judgment_are_frozen():
