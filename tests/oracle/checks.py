@@ -1,8 +1,9 @@
 """The engine against the oracle: what must be equal after a batch, after a run, between runs."""
 
+from collections import Counter
 from random import Random
 
-from evaluator.core.types.tally import Tally
+from evaluator.core.types.tally import GroupedTally, Tally
 from tests.oracle.oracle import MINUS_INFINITY, Task
 from tests.oracle.pieces import steps
 from tests.oracle.run import (
@@ -104,7 +105,16 @@ def read_checking_every_prefix(
         check_state(run, task)
         check_clocks(run, task)
         check_said(run, task)
+        check_seen(run, task)
     return run
+
+
+def check_seen(run: Run, task: Task) -> None:
+    """What was exposed and clicked by rank, which is counted where silence is 0."""
+    if run.settings.silence == "zero":
+        found = run.seen.added_to(GroupedTally())
+        expected = Counter(each for query in task.settled for each in query.seen)
+        assert {path[1:]: n for path, n in found.items() if n} == expected
 
 
 def check_positions(run: Run, world: World, read: tuple[int, int]) -> None:

@@ -245,6 +245,22 @@ class Query:
         return None
 
     @property
+    def seen(self) -> list[tuple[str, str, str, str]]:
+        """The exposed candidates at ranks 1 to 10, and those of them graded above 0 by maturity.
+
+        As (model, variant, "exposures" or "clicks", rank), of a settled query with a value.
+        """
+        if self.exposed is None or self.settled_evaluation.units is None:
+            return []
+        ids, grades = self.ranking.candidate_ids, merged_grades(self.in_time, self.settings)
+        found = []
+        for rank, at in enumerate(measures.order(self.ranking, "served")[:10], start=1):
+            names = ("exposures", "clicks") if grades.get(ids[at], 0) > 0 else ("exposures",)
+            if at in self.exposed:
+                found += [(self.ranking.model, self.ranking.variant, n, str(rank)) for n in names]
+        return found
+
+    @property
     def silent(self) -> bool:
         """Nobody graded, and there was something to grade, or nothing at all was shown."""
         if merged_grades(self.in_time, self.settings):

@@ -19,6 +19,7 @@ from evaluator.core.types.records import (
 )
 from evaluator.core.types.segments import SegmentRules
 from evaluator.core.types.tally import Tally
+from evaluator.worker.monitoring import ValueHistograms
 from tests.engines import engine_of
 from tests.oracle.columns import judgment_columns, ranking_columns
 from tests.oracle.measures import top_three
@@ -64,6 +65,9 @@ class Run:
     settled: list[dict[str, Any]] = field(default_factory=list)
     windows: list[FinalWindow] = field(default_factory=list)
     dead_letters: list[DeadLetter] = field(default_factory=list)
+    seen: ValueHistograms = field(
+        default_factory=lambda: ValueHistograms((), counted=(), warned=set(), positions=True)
+    )
 
     def hear(self, outputs: Outputs) -> None:
         """Writes down what a batch gave rise to; nothing may be said twice or taken back."""
@@ -78,6 +82,7 @@ class Run:
         first_n = len(self.settled)
         assert sorted(numbered) == list(range(first_n, first_n + len(numbered))), "settled numbers"
         self.settled += [numbered[n] for n in sorted(numbered)]
+        self.seen.add(outputs.settled)
         self.windows += outputs.windows
         self.dead_letters += outputs.dead_letters
 

@@ -94,5 +94,6 @@ def test_the_worlds_have_silent_unjudged_and_judged_queries():
             weighted = max(query.click_units.values(), default=0)
             found["weighted"] += weighted > 0
             found["above one"] += weighted > ONE
+            found["clicked rank"] += any("clicks" in each for each in query.seen)
     assert min(found.values()) >= 5
-    assert len(found) == 7
+    assert len(found) == 8
