@@ -5,16 +5,19 @@ MAPPING_MUTANTS is how many of them a run makes.
 
 import asyncio
 import gzip
+import json
 import os
 import random
+import textwrap
 from collections import Counter
 from functools import partial
 
 import pytest
 
 from evaluator.adapters.files.logs import FileRange
+from evaluator.cli import main
 from evaluator.core.types.records import Outputs
-from evaluator.mapping.document import read_document
+from evaluator.mapping.document import read_document, read_mapping
 from evaluator.mapping.schemas import Answer
 from evaluator.mapping.stage import Stage
 from evaluator.ports import SourceUnusable
@@ -27,6 +30,9 @@ from tests.mapping.test_framed import damaged
 from tests.mapping.test_interpreter import MAPPINGS
 from tests.mapping.test_plan import PLANNED, documents
 from tests.mapping.test_stage import records_of
+from tests.oracle.checks import check_ledger
+from tests.oracle.rules import Settings
+from tests.oracle.run import new_engine
 from tests.repeats import sized
 
 N_MUTANTS = int(os.environ.get("MAPPING_MUTANTS", sized(60_000, quick=10_000)))
@@ -41,7 +47,7 @@ def stages_in(text, answers, folder):
     }
 
 
-def outcomes_of(stage, records, log, values):
+def outcomes_of(stage, records, log, values, *, closes=False):
     """How the records are counted: each once; what is refused has its own bytes."""
     columns = stage.decoded(records, partial(DECODERS[log], max_future_skew_ms=10**16))
     messages = {offset >> columns.index_bits for offset in columns.offsets.tolist()}
@@ -54,8 +60,26 @@ def outcomes_of(stage, records, log, values):
     first = int(records.offsets[0])
     for letter in letters:
         assert letter.value == values[letter.offset - first]
+    if closes:
+        require_closed(stage, log, columns, letters)
     counts = Counter(letter.reason for letter in letters)
     return counts + Counter(message=len(messages), left_out=columns.n_left_out)
+
+
+def require_closed(stage, log, columns, letters):
+    """An engine that reads these columns counts each message, and each other record, once."""
+    engine = new_engine(Settings(measures=("mrr",)))
+    outputs = engine.receive(*(columns if log == each else None for each in DECODERS))
+    tally = engine.tally()
+    check_ledger(tally)
+    counted = Counter({path[1]: n for path, n in tally.items() if path[0] == log})
+    n_messages = len(columns.offsets) + columns.n_heartbeats
+    assert counted["read"] == n_messages + len(letters) + columns.n_left_out
+    assert (counted["malformed"], counted["left_out"]) == (len(letters), columns.n_left_out)
+    written = restored(outputs, {log: stage}).dead_letters
+    assert len(written) == sum(n for path, n in tally.items() if path[0] == "dead_letters")
+    places = Counter((letter.offset, letter.reason) for letter in written)
+    assert all(places[letter.offset, letter.reason] == 1 for letter in letters)
 
 
 def json_worlds(folder):
@@ -132,10 +156,47 @@ def test_a_damaged_record_is_a_message_left_out_or_one_dead_letter(form, tmp_pat
         keys = [b'{"session": "k"}'] * BATCH
         headers = [[("x-kind", b"a")]] * BATCH
         records = records_of(*values, log=log, keys=keys, headers=headers, times=[5] * BATCH)
-        outcomes += outcomes_of(stage, records, log, values)
+        outcomes += outcomes_of(stage, records, log, values, closes=n // BATCH % 5 == 0)
         n += BATCH
     assert outcomes.keys() >= {"message", "decode"}
     assert outcomes["message"] > n / 100
+
+
+@pytest.mark.slow(alone=False)
+def test_a_replay_counts_each_damaged_record_once(tmp_path):
+    chance, outcomes = random.Random("replays"), Counter()
+    texts = [textwrap.dedent(text) for text in (*MAPPINGS, *PLANNED)]
+    read = [(text, read_document(text, "m.toml").logs) for text in texts]
+    of_files = [(text, logs) for text, logs in read if not any(
+        each.outside_value() for each in logs.values()
+    )]  # fmt: skip
+    pairs = zip(*([each for each in of_files if log in each[1]] for log in DECODERS), strict=False)
+    for rankings, judgments in pairs:
+        (tmp_path / "m.toml").write_text(rankings[0] + judgments[0])
+        lines = {}
+        for log in DECODERS:
+            values = [value.replace(b"\n", b" ") for value in documents(chance, 200)]
+            lines[log] = [value for value in values if value.strip()]
+            (tmp_path / f"{log}.ndjson").write_bytes(b"".join(b"%s\n" % v for v in lines[log]))
+        read_mapping.cache_clear()
+        arguments = [f"--source=file://{tmp_path}", f"--mapping={tmp_path / 'm.toml'}", "--force"]
+        assert main(["replay", *arguments, f"--out={tmp_path / 'out'}"]) == 0
+        totals = json.loads((tmp_path / "out" / "totals.json").read_bytes())
+        letters = (tmp_path / "out" / "dead-letters.ndjson").read_bytes().splitlines()
+        letters = list(map(json.loads, letters))
+        for (log, mapping), ledger in zip(
+            (*rankings[1].items(), *judgments[1].items()), totals["ledger"].values(), strict=True
+        ):
+            n_read = ledger.pop("read")
+            assert n_read == sum(ledger.values())
+            assert n_read == len(lines[log]) or (mapping.several and n_read > len(lines[log]))
+            places = [each["offset"] for each in letters if each["topic"] == log]
+            assert len(places) >= ledger["malformed"]
+            assert mapping.several or len(places) == len(set(places))
+            outcomes += ledger
+        assert len(letters) == sum(totals["dead_letters"].values())
+    assert min(outcomes[name] for name in ("malformed", "left_out", "orphan")) > 30
+    assert outcomes["expired"]
 
 
 async def lines_of(folder, log):
