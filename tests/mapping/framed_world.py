@@ -97,10 +97,15 @@ def world(seed=3):
 
 
 def without_places(directory):
-    """Totals, and the settled queries without what names their records."""
+    """The totals without what was left out, the settled queries without what names their records.
+
+    And evaluations and windows.
+    """
     totals = json.loads((directory / "totals.json").read_text())
+    for ledger in totals["ledger"].values():
+        ledger["read"] -= ledger.pop("left_out")
     settled = [json.loads(line) for line in (directory / "settled.ndjson").read_text().splitlines()]
     for row in settled:
         row.pop("offset", None)
-    evaluations = (directory / "evaluations.ndjson").read_text()
-    return totals["totals"], settled, evaluations
+    others = [(directory / f"{name}.ndjson").read_text() for name in ("evaluations", "windows")]
+    return totals, settled, *others
