@@ -4,7 +4,7 @@
 those of `tests/ranked_data.py`; `--graded` adds files of real graded queries, a candidate per line
 as `grade index:value ...` and the sizes of the queries in FILE.query, as LightGBM reads them.
 Rankers of other programs learn from four fifths and are chosen by the rest, as `fit` does it with
-its epochs; `best` chooses by the measured queries themselves, which nobody can.
+its epochs; `best` chooses by the measured queries themselves, which is a bound, not a method.
 """
 
 import argparse

@@ -166,7 +166,7 @@ PROGRESS: Final = [
                 'max by (topic, partition) (evaluator_input_clock_ahead_seconds{job=~"$job"})',
                 "{{topic}}-{{partition}}",
             ),
-            ('max by (instance) (evaluator_clock_skew_seconds{job=~"$job"})', "{{instance}}"),
+            ('max by (instance) (abs(evaluator_clock_skew_seconds{job=~"$job"}))', "{{instance}}"),
             ("evaluator:input_clock_ahead_limit_seconds", "limit of logs"),
             ("evaluator:clock_skew_limit_seconds", "limit of machines"),
         ],

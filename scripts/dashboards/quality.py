@@ -169,7 +169,7 @@ QUALITY.insert(
 )
 WATCHED: Final = "{{model}}/{{variant}} {{ranker}} {{measure}} {{segment}} {{level}} {{kind}}"
 OF_ALARMS: Final = 'job=~"$job",model=~"$model",variant=~"(.+-)?$variant(-.+)?"'
-"""Of a variant, and of two variants (`canary-prod`) of which it is one."""
+"""Of a variant, and of those whose name it begins or ends, as `canary-prod` for two variants."""
 ALARMS: Final = [
     Panel(
         title="Evidence of alarms",

@@ -76,6 +76,12 @@ def test_a_process_has_limits_and_what_others_ended_is_tried_again(
         descriptors(HIT, ())
 
 
+def test_without_a_place_for_files_it_is_tried_again(monkeypatch, tmp_path):
+    monkeypatch.setattr(protoc.tempfile, "tempdir", str(tmp_path / "missing"))
+    with pytest.raises(ProtocUnavailable, match="No such file or directory"):
+        descriptors(HIT, ())
+
+
 def test_without_the_package_the_error_has_the_remedy(monkeypatch):
     monkeypatch.setattr(protoc, "find_spec", lambda name: None)
     with pytest.raises(ProtocUnavailable, match=r"install evaluator\[protobuf\]"):

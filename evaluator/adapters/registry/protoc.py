@@ -51,7 +51,7 @@ def descriptors(text: str, imports: Iterable[tuple[str, str]]) -> list[tuple[str
 
     Raises:
         NotCompiled: the files cannot be compiled within the limits.
-        ProtocUnavailable: protoc is not installed, or something else ended it.
+        ProtocUnavailable: protoc is not installed, has no place for its files, or was ended.
     """
     if find_spec("grpc_tools") is None:
         raise ProtocUnavailable("the package grpcio-tools is missing: install evaluator[protobuf]")
@@ -61,11 +61,14 @@ def descriptors(text: str, imports: Iterable[tuple[str, str]]) -> list[tuple[str
     name = "schema.proto"
     while name in files:
         name = f"_{name}"
-    with tempfile.TemporaryDirectory() as folder:
-        root, out, errors = (Path(folder, each) for each in ("files", "out", "errors"))
-        _write(root, {**files, name: text})
-        _run(root, [f"--descriptor_set_out={out}", "--include_imports", name], errors)
-        found = FileDescriptorSet.FromString(out.read_bytes()).file
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            root, out, errors = (Path(folder, each) for each in ("files", "out", "errors"))
+            _write(root, {**files, name: text})
+            _run(root, [f"--descriptor_set_out={out}", "--include_imports", name], errors)
+            found = FileDescriptorSet.FromString(out.read_bytes()).file
+    except OSError as error:  # no place for temporary files
+        raise ProtocUnavailable(str(error)) from None
     return [(each.name, b64encode(each.SerializeToString()).decode()) for each in found]
 
 
@@ -95,7 +98,7 @@ def _run(root: Path, arguments: list[str], errors: Path) -> None:
                 timeout=WAIT_SECONDS,
                 check=False,
             )
-        except (OSError, subprocess.TimeoutExpired) as error:
+        except subprocess.TimeoutExpired as error:
             raise ProtocUnavailable(str(error)) from None
     if ended.returncode in _BEYOND:
         raise NotCompiled(f"needs more than {CPU_SECONDS} s or {MEMORY_BYTES >> 20} MiB of protoc")
