@@ -54,6 +54,8 @@ class Fleet:
         self._start = partial(named, start, world, **more)
         self.workers = {name: self._start(name) for name in NAMES}
         until_shared(world, *self.workers.values())
+        for each in self.workers.values():
+            each.until_ready()
 
     def start_again(self, name):
         """With so few checkpoints that the next owner of its tasks has to catch up."""
@@ -82,8 +84,9 @@ class Fleet:
             return leaders == 1 and dict(read) == dict.fromkeys(goals, (number + 1) * PER_MINUTE)
 
         self.recording.scrape(self.workers, is_read)
-        near = [each for name, each in self.workers.items() if each.running and name != without]
-        assert {each.get("/readyz")[0] for each in near} == {200}
+        for name, worker in self.workers.items():
+            if worker.running and name != without:
+                worker.until_ready()
 
 
 def test_a_rolling_restart_moves_no_task_reads_nothing_twice_and_fires_no_alert(
