@@ -16,12 +16,14 @@ def means_of(
     rankers: Sequence[str],
     measures: Sequence[str],
     question: Question,
+    place: str,
     *,
     details: bool,
 ) -> Iterator[Mean]:
     """The mean of each ranker and measure over its queries with a value: a difference from 0.
 
-    With *details* it also has the levels of the segment and the queries with the lowest values.
+    *place* is the name of the directory, if there are two. With *details* it also has the levels of
+    the segment and the queries with the lowest values.
     """
     for ranker in rankers:
         for measure in measures:
@@ -40,6 +42,7 @@ def means_of(
             yield Mean(
                 ranker=ranker,
                 measure=measure,
+                place=place,
                 paired=paired(
                     zeros,
                     values,

@@ -117,7 +117,9 @@ def _intervals(what: str, rows: Sequence[tuple[str, Paired]], report: Report) ->
 
 
 def _means(report: Report) -> Iterator[str]:
-    rows = [(f"{one.ranker} {one.measure}", one.paired) for one in report.means]
+    rows = [
+        (f"{one.ranker} {one.measure} {one.place}".rstrip(), one.paired) for one in report.means
+    ]
     yield '<div class="card"><h3>Means with their intervals</h3>'
     yield f"{_mean_bars('ranker, measure', rows)}</div>"
 

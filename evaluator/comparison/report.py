@@ -88,12 +88,13 @@ class Comparison:
 class Mean:
     """The mean of a ranker and measure over its queries with a value, as a difference from 0.
 
-    `levels` are those of the segment of the question. `lowest` are the queries with the lowest
-    values.
+    `place` is the directory, if there are two. `levels` are those of the segment of the question.
+    `lowest` are the queries with the lowest values.
     """
 
     ranker: str
     measure: str
+    place: str
     paired: Paired
     levels: tuple[Level, ...] = ()
     lowest: tuple[tuple[float, ShownRow], ...] = ()

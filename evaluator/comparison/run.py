@@ -70,8 +70,9 @@ def compare(
     means: list[Mean] = []
     if question.cells:
         alone = not rankers
-        means += means_of(first, [question.baseline], measures, question, details=alone)
-        means += means_of(second, rankers, measures, question, details=False)
+        places = [path.name for path in folders] if len(folders) > 1 else [""]
+        means += means_of(first, [question.baseline], measures, question, places[0], details=alone)
+        means += means_of(second, rankers, measures, question, places[-1], details=False)
     return Report(
         question=question,
         sources=tuple(

@@ -125,6 +125,10 @@ def _pair(alarm: Alarm) -> str:
     if change + chance < 0 and change <= -alarm.drop / 2:
         return f"{alarm.context.pair} fell by {-change:.3f} too: it is the model, not the traffic."
     if change - chance >= -alarm.drop / 2:
+        if change + chance < 0:
+            return (
+                f"{alarm.context.pair} fell by {-change:.3f}, less than half: not the model alone."
+            )
         return f"{alarm.context.pair} did not fall ({change:+.3f}): traffic, season or judges."
     return (
         f"{alarm.context.pair} changed by {change:+.3f} (standard error "

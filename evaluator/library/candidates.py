@@ -2,7 +2,7 @@
 
 import heapq
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
@@ -39,7 +39,10 @@ class Freshness:
             raise InvalidInputError(
                 f"half_life_ms is {given!r}; it must be a whole number of ms, 1 or more."
             )
-        if not isinstance(self.ages_ms, Mapping):
+        ages: Any = self.ages_ms
+        if not (
+            isinstance(ages, Mapping) and all(isinstance(each, Mapping) for each in ages.values())
+        ):
             raise InvalidInputError("ages_ms must be {query_id: {candidate_id: age}}.")
 
     def of_columns(self, query_id: str, ids: Sequence[str], n_ranked: int) -> list[int]:
@@ -58,14 +61,19 @@ def check_of_candidates(subtopics: Any, freshness: Any) -> None:
     """Raises InvalidInputError for subtopics and ages that cannot be used."""
     if not isinstance(freshness, Freshness | None):
         raise InvalidInputError(f"freshness is {freshness!r:.100}; it must be a Freshness.")
-    queries = list(subtopics.values()) if isinstance(subtopics, Mapping) else [subtopics]
-    for of_query in queries:
-        lists = of_query.values() if isinstance(of_query, Mapping) else [of_query]
-        if not all(isinstance(names, list | tuple | None) for names in lists):
+    if subtopics is None:
+        return
+    for of_query in subtopics.values() if isinstance(subtopics, Mapping) else [subtopics]:
+        if not (isinstance(of_query, Mapping) and all(map(_are_names, of_query.values()))):
             raise InvalidInputError(
                 "subtopics must be {query_id: {candidate_id: [subtopic, ...]}}, "
                 f"and have {of_query!r:.100}."
             )
+
+
+def _are_names(given: Any) -> bool:
+    is_list = isinstance(given, list | tuple | None)
+    return is_list and all(isinstance(name, Hashable) for name in given or ())
 
 
 class OfCandidates(NamedTuple):

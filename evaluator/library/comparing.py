@@ -51,8 +51,10 @@ def compare(
     >>> result.difference, result.wins, result.ties, result.losses
     (0.25, 1, 1, 0)
     """
-    given: tuple[Any, Any] = (runs, traces or {})
-    if not (all(isinstance(one, Mapping) for one in given) and {*map(type, given[0])} <= {str}):
+    given: tuple[Any, Any] = (runs, {} if traces is None else traces)
+    if not all(isinstance(one, Mapping) for one in given) or not all(
+        isinstance(name, str) for name in runs
+    ):
         raise InvalidInputError("runs must be {name: run}, and traces {query_id: trace_id}.")
     names = list(runs)
     first = baseline if baseline is not None else names[0] if names else ""

@@ -19,7 +19,7 @@ MAX_SCHEMA_BYTES: Final = 256 << 10
 MAX_SCHEMAS: Final = 10_000
 MAX_TOTAL_BYTES: Final = 64 << 20
 """Limits of the answers that are used; ids beyond them are refused."""
-AT_ONCE: Final = 16
+AT_ONCE: Final = 4
 """Ids that are asked for at the same time."""
 ASKING_SECONDS: Final = 20.0
 """Time of one attempt; what was answered by then is kept."""

@@ -116,6 +116,29 @@ async def test_schemas_of_protobuf_that_are_text_are_compiled_or_refused(fake):
     assert (await SchemaRegistry(fake.url).answer(str(numbers[0]))).schema == "message A {}"
 
 
+@pytest.mark.slow
+async def test_a_refusal_by_protoc_after_an_error_of_the_registry_is_asked_for_again(fake):
+    reading = SchemaRegistry(fake.url, decodes_protobuf=True)
+    built_in = 'syntax = "proto3"; import "confluent/meta.proto";'  # only the registry has it
+    number = str(fake.register("a", built_in, "PROTOBUF", serialized="YQ=="))
+    fake.form_faults = [500]
+    assert (await reading.answer(number)).schema == "YQ=="
+    fake.form_faults = [500, 500]
+    assert "confluent/meta.proto: File not found" in (await reading.answer(number)).refused
+    fake.form_faults = [503]
+    with pytest.raises(RegistryUnavailable, match="answers with 503"):
+        await reading.answer(number)
+
+
+async def test_the_limit_of_a_schema_of_protobuf_is_that_of_its_descriptor(fake):
+    text = f"// {'x' * MAX_SCHEMA_BYTES}"
+    reading = SchemaRegistry(fake.url, decodes_protobuf=True)
+    number = str(fake.register("a", text, "PROTOBUF", serialized="YQ=="))
+    assert (await reading.answer(number)).schema == "YQ=="
+    fake.form_faults = [500]
+    assert (await reading.answer(number)).refused == f"has more than {MAX_SCHEMA_BYTES} bytes"
+
+
 async def test_without_protoc_a_registry_of_texts_is_away_with_the_remedy(fake, monkeypatch):
     monkeypatch.setattr(protoc, "find_spec", lambda name: None)
     number = fake.register("c", "message A {}", "PROTOBUF")

@@ -41,6 +41,7 @@ def test_an_import_may_have_the_name_of_the_file_or_of_a_module_of_python():
         ("message A {" * 999, (), r"is refused by protoc: schema.proto:1:\d+: Reached maximum"),
         ('syntax = "proto3"; message A { B b = 1; }', (), '"B" is not defined'),
         ("\0", (), "Invalid control characters"),
+        ('import "\033[2Jx";', (), r"protoc: [^\x1b]+2Jx: File not found"),
         (HIT, [("../a.proto", HIT)], r"the name '../a.proto', which is no plain path"),
         (HIT, [("/a.proto", HIT)], "no plain path"),
         (HIT, [("a//b.proto", HIT)], "no plain path"),
@@ -62,6 +63,12 @@ def test_what_is_no_file_of_protobuf_is_refused_with_the_reason(text, imports, w
         ("types =", "while True: pass\ntypes =", NotCompiled, "needs more than 1 s or 1024 MiB"),
         ("types =", "bytes(2 << 30)\ntypes =", ProtocUnavailable, "ended with 1: MemoryError"),
         ("types =", "os.kill(os.getpid(), 9)\ntypes =", ProtocUnavailable, "ended with -9"),
+        (
+            "types =",
+            "sys.exit(sys.stderr.write('out: No space left on device') and 3)\ntypes =",
+            ProtocUnavailable,
+            "ended with 3: out: No space left",
+        ),
     ],
 )
 def test_a_process_has_limits_and_what_others_ended_is_tried_again(

@@ -146,6 +146,8 @@ def test_two_folders_have_a_heading_each_and_warnings_are_shown(out, tmp_path):
     assert "<h2>two and week, compared with served</h2>" in text
     assert "<h2>three and week, compared with served</h2>" in text
     assert "have fewer than 30 traces" in text
+    texts = Reader(text).texts
+    assert {f"served ndcg@10 {each.name}" for each in (out, other)} <= {*texts}
 
 
 def test_more_comparisons_than_fit_are_in_the_table_only(out, monkeypatch):

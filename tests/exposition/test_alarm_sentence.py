@@ -84,6 +84,7 @@ def test_a_sentence_has_the_largest_carriers_and_the_mean_change_of_the_rest():
     [
         (-0.03, 0.004, "served-bm25 fell by 0.030 too: it is the model, not the traffic."),
         (-0.002, 0.005, "served-bm25 did not fall (-0.002): traffic, season or judges."),
+        (-0.01, 0.001, "served-bm25 fell by 0.010, less than half: not the model alone."),
         (
             -0.03,  # beyond half of the drop, and not beyond chance
             0.02,

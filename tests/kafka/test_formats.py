@@ -190,6 +190,11 @@ def test_a_worker_that_starts_while_the_registry_is_away_uses_the_recorded_schem
     assert third.stop() == 0
     assert main(["replay", source, of_test, f"--mapping={mapping}", f"--out={tmp_path / 'o'}"]) == 3
     assert "Check `registry` of the mapping" in capsys.readouterr().err
+    ours = json.dumps({"registry": registry.url, "id": "1", "record": "a"}).encode()
+    later = [(ours, b'{"kind":"AVRO","schema":"1","member":"of a later version"}')]
+    asyncio.run(append(kafka.bootstrap, f"{topic_prefix}schemas", later))
+    assert main(["replay", source, of_test, f"--mapping={mapping}", f"--out={tmp_path / 'l'}"]) == 3
+    assert "An evaluator of another version may have written it" in capsys.readouterr().err
 
 
 def test_a_latest_schema_that_does_not_fit_is_found_before_a_record_names_it(

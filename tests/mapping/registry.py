@@ -21,6 +21,7 @@ class FakeRegistry:
         self.schemas = {}
         self.subjects = {}
         self.fault = None
+        self.form_faults = []  # one for each request for a serialized schema
         self.login = None
         self.asked = []
         self._loop = asyncio.new_event_loop()
@@ -90,6 +91,8 @@ class FakeRegistry:
             request.transport.close()
         if isinstance(self.fault, int):
             return web.Response(status=self.fault, headers={"Location": "/elsewhere"})
+        if self.form_faults and "format" in request.query:
+            return web.Response(status=self.form_faults.pop())
         if found is None:
             return web.json_response({"error_code": code, "message": "not found"}, status=404)
         if isinstance(found, dict) and found.get("serialized") is not None:

@@ -167,7 +167,7 @@ class _PartitionRecords(PartitionRecords):  # type: ignore[misc] # untyped in th
         is_known = batch[_MAGIC].tobytes() == b"\2"  # older formats have other offsets
         if not (is_known and covered(self._skipped, first, last)):
             return False
-        self.next_fetch_offset = last + 1
+        self.next_fetch_offset = max(first, last + 1)
         return True
 
     def refuse_large(self, batch: Any) -> NoReturn:

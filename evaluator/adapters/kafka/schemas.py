@@ -12,6 +12,7 @@ from evaluator.adapters.kafka.connection import Connection
 from evaluator.adapters.kafka.errors import translated
 from evaluator.adapters.kafka.topic_reader import TopicReader
 from evaluator.mapping.schemas import Answer
+from evaluator.ports import SourceUnusable
 from evaluator.wire.reading import Reader
 from evaluator.wire.records import SCHEMAS
 
@@ -82,19 +83,29 @@ class KafkaAnswers:
             async for row in reader.rest((0,)):
                 next_offset = row.offset + 1
                 try:
-                    key, answer = read_key(row.key or b""), read_answer(row.value or b"")
+                    key = read_key(row.key or b"")
                 except AnswerUnreadable as error:
                     first = first if n_unreadable else (row.offset, str(error))
                     n_unreadable += 1
                     continue
-                if key.registry == self._registry:
-                    found.append((key.id, answer))
+                if key.registry == self._registry and row.value:
+                    found.append((key.id, self._answer(row.offset, row.value)))
             self._next_offset = next_offset
         finally:
             await reader.close()
         if n_unreadable:
             log.warning("schemas_unreadable", records=n_unreadable, offset=first[0], error=first[1])
         return found
+
+    def _answer(self, offset: int, value: bytes) -> Answer:
+        try:
+            return read_answer(value)
+        except AnswerUnreadable as error:  # the first answer counts, so none may be passed over
+            raise SourceUnusable(
+                f"The answer at offset {offset} of {self._topic} cannot be read ({error}). An "
+                "evaluator of another version may have written it: use that version, or delete "
+                "the topic with its records; schemas are then asked for again."
+            ) from None
 
     async def append(self, answers: Mapping[str, Answer]) -> None:
         """Writes answers. Raises SourceUnavailable, SourceUnusable."""

@@ -27,7 +27,7 @@ UNKNOWN: Final = frozenset({40401, 40402, 40403})
 """Error codes: no such subject, version or schema. Any other 404 may be a proxy's."""
 
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/]+={0,2}")
-_NO_FORM: Final = frozenset({400, 406, 422, 500, 501})
+_NO_FORM: Final = frozenset({400, 405, 406, 415, 422, 500, 501})
 """Answers of registries that cannot serialize a schema which they have."""
 
 _Document = Mapping[str, Any]
@@ -88,15 +88,22 @@ class SchemaRegistry:
 
     async def _complete(self, asking: "_Asking", place: str) -> Answer | None:
         """The answer of a place with its references, as descriptors if they are needed."""
-        answer = await asking.answer(place)
-        is_text = answer is not None and answer.kind == "PROTOBUF" and self._decodes_protobuf
-        if answer is None or not is_text or _BASE64.fullmatch(answer.schema):
-            return answer
-        asking.form = "?format=serialized"
+        found = await asking.document(place)
+        if found is None:
+            return None
+        is_protobuf = found.get("schemaType") == "PROTOBUF" and self._decodes_protobuf
+        if not is_protobuf or _BASE64.fullmatch(found["schema"]):
+            return await asking.answer(found)
         with suppress(_NotSerialized):
-            return await asking.answer(place)
-        async with self._one_at_a_time:
-            files = await asyncio.to_thread(descriptors, answer.schema, answer.references)
+            return await asking.serialized(place)
+        answer = await asking.answer(found)
+        try:
+            async with self._one_at_a_time:
+                files = await asyncio.to_thread(descriptors, answer.schema, answer.references)
+        except NotCompiled:
+            with suppress(_NotSerialized):  # an error of the registry may have been its last one
+                return await asking.serialized(place)
+            raise
         *references, (_, schema) = files
         return _limited(Answer(answer.kind, schema, tuple(references)))
 
@@ -142,16 +149,22 @@ class _Asking:
         self._session = session
         self._url = url
 
-    async def answer(self, path: str) -> Answer | None:
-        """A schema with its references; None if there is none.
+    async def answer(self, document: _Document) -> Answer:
+        """A schema with its references. Raises RegistryUnavailable, _Refused, _NotSerialized."""
+        kind, schema = document.get("schemaType") or "AVRO", document["schema"]
+        _limited(Answer(kind, schema))
+        return _limited(Answer(kind, schema, await self.references(document)))
 
-        Raises RegistryUnavailable, _Refused, _NotSerialized.
-        """
-        found = await self.document(path)
-        if found is None:
-            return None
-        references = await self.references(found)
-        return _limited(Answer(found.get("schemaType") or "AVRO", found["schema"], references))
+    async def serialized(self, path: str) -> Answer:
+        """The same as a descriptor. Raises RegistryUnavailable, _Refused, _NotSerialized."""
+        self.form = "?format=serialized"
+        try:
+            found = await self.document(path)
+            if found is None:
+                raise _NotSerialized
+            return await self.answer(found)
+        finally:
+            self.form = ""
 
     async def document(self, path: str) -> _Document | None:
         """The answer with a schema; None if there is none. Raises RegistryUnavailable."""

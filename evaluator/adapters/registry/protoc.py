@@ -11,6 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from evaluator.tables import printable
+
 CPU_SECONDS: Final = 2
 MEMORY_BYTES: Final = 1 << 30
 OUTPUT_BYTES: Final = 4 << 20
@@ -20,7 +22,8 @@ WAIT_SECONDS: Final = 60.0
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_./-]{1,200}")
 _LOGGED: Final = re.compile(r"WARNING: |[IWE][0-9]{4} |.*: warning: ")  # of protoc, no error
-_BEYOND: Final = {-signal.SIGXCPU, -signal.SIGXFSZ, -signal.SIGABRT, -signal.SIGSEGV}
+_NO_ROOM: Final = re.compile("No space left on device|Disk quota exceeded|Input/output error")
+_BEYOND: Final = {-signal.SIGXCPU, -signal.SIGABRT, -signal.SIGSEGV}
 _REFUSED: Final = 3
 _PROGRAM: Final = f"""
 import importlib.resources, resource, sys
@@ -98,13 +101,15 @@ def _run(root: Path, arguments: list[str], errors: Path) -> None:
                 timeout=WAIT_SECONDS,
                 check=False,
             )
-        except subprocess.TimeoutExpired as error:
-            raise ProtocUnavailable(str(error)) from None
+        except subprocess.TimeoutExpired:
+            raise ProtocUnavailable(f"it has not ended after {WAIT_SECONDS:.0f} s") from None
     if ended.returncode in _BEYOND:
         raise NotCompiled(f"needs more than {CPU_SECONDS} s or {MEMORY_BYTES >> 20} MiB of protoc")
     if ended.returncode:
         text = errors.read_text("utf-8", "replace").replace(f"{root}/", "")
-        lines = [line[:200] for line in text.splitlines() if not _LOGGED.match(line)] or [""]
-        if ended.returncode != _REFUSED:
-            raise ProtocUnavailable(f"it ended with {ended.returncode}: {lines[-1]}")
-        raise NotCompiled(f"is refused by protoc: {lines[0]}")
+        lines = [line for line in text.splitlines() if not _LOGGED.match(line)] or [""]
+        if ended.returncode != _REFUSED or _NO_ROOM.search(text):
+            raise ProtocUnavailable(
+                f"it ended with {ended.returncode}: {printable(lines[-1][:200])}"
+            )
+        raise NotCompiled(f"is refused by protoc: {printable(lines[0][:200])}")

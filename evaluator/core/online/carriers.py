@@ -123,16 +123,17 @@ def context_of(
     weeks = () if reference is None else reference.weeks
     found = Context(weeks_ms=tuple(first_hour_of(week) * HOUR_MS for week in weeks))
     share = series.get(SeriesName(name.model, name.variant, "", COVERAGE, "", "", "own"))
-    if name.segment or share is None or share is series[name]:
+    if name.segment or share is series[name]:
         return found
     hour, n_hours = hour_before(alarm.since_ms), alarm.window_hours
-    hours = range(hour, hour - n_hours, -1)
-    total = total_of(share.hourly.of(each) for each in hours if each not in share.exclusions)
-    if total.queries:
-        judged = total.value / total.queries
-        _, change = _sums(expected := share.hours_before(hour, n_hours))
-        usual = judged - change / total.queries if expected else None
-        found = found._replace(judged=judged, usual_judged=usual)
+    if share is not None:
+        hours = range(hour, hour - n_hours, -1)
+        total = total_of(share.hourly.of(each) for each in hours if each not in share.exclusions)
+        if total.queries:
+            judged = total.value / total.queries
+            _, change = _sums(expected := share.hours_before(hour, n_hours))
+            usual = judged - change / total.queries if expected else None
+            found = found._replace(judged=judged, usual_judged=usual)
     for pair in rules.pairs if name.kind != "pair" else ():
         beside = series.get(name._replace(ranker="-".join(pair), kind="pair"))
         for look in beside.looks if beside is not None and pair[0] == name.ranker else ():

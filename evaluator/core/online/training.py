@@ -104,7 +104,8 @@ class Unusable:
     def load(cls, state: Sequence[Any]) -> "Unusable":
         """The same counts. Raises ValueError if `state` has not written this."""
         recent, counts, *n_noted = state
-        found = cls(int(recent, 16), dict(counts), *n_noted)  # an older state has no number
+        n_noted = n_noted or [sum(counts.values())]  # an older state has no number
+        found = cls(int(recent, 16), dict(counts), *n_noted)
         if found.state()[0] != recent or found.recent >> MOST_RECENT:
             raise ValueError("not the last queries that could not be learned from")
         if len(counts) > MOST_KINDS + 1 + len(_NAMED):

@@ -17,6 +17,7 @@ from evaluator.core.online.alarm_watch import (
     SeriesEvent,
     WatchResult,
 )
+from evaluator.core.online.carriers import context_of
 from evaluator.core.online.watched import COVERAGE, AlarmCommand, SeriesName, WatchRules
 from evaluator.core.types.records import WatermarkRecord
 from evaluator.wire.alarms.state import AlarmState
@@ -106,6 +107,14 @@ def test_an_alarm_has_the_judged_share_the_pair_and_the_weeks_beside_it(world, w
     assert begun[PAIR].context.pair == ""
     assert begun[PAIR].context.judged
     assert begun[PAIR].context.weeks_ms == weeks_ms
+
+
+def test_an_alarm_has_its_pair_where_the_share_of_judged_queries_is_not_watched(world, whole):
+    begun = {event.series: event.alarm for event in whole.events if event.name == "on"}
+    series = {name: of for name, of in whole.series.items() if name.measure != COVERAGE}
+    assert len(series) < len(whole.series)
+    context = context_of(SERVED, begun[SERVED], series, RULES)
+    assert (context.pair, context.judged, context.usual_judged) == ("served-bm25", None, None)
 
 
 def test_a_pair_names_the_levels_of_its_rankers_if_both_are_watched(world, whole):
