@@ -59,6 +59,8 @@ class Placement:
         return {name for name, n in self.fitting.items() if n == self.n_keys}
 
     def __str__(self) -> str:
+        if not self.n_messages:
+            return f"no record of {self.topic} is a message"
         if not self.n_keys:
             return f"{self.topic} has no keys"
         by = " or ".join(sorted(self.partitioners)) or "an unknown partitioner"
@@ -93,5 +95,8 @@ def meeting(rankings: Placement, judgments: Placement) -> Verdict:
     if keyed and (same := rankings.partitioners & judgments.partitioners):
         what = f"Both topics are keyed by trace_id, with the partitioner {' or '.join(same)}."
         return Verdict("ok", what)
+    if not all(each.n_messages for each in both):
+        what = f"Whether traces meet is not known: {known}."
+        return Verdict("warning", what, "Correct the mapping first: see `evaluator mapping try`.")
     what = f"No trace of this sample has both rankings and judgments: {known}."
     return Verdict("warning", what, f"Take a larger sample with `evaluator mapping try`. {REMEDY}")

@@ -27,6 +27,10 @@ MOST_REASONS: Final = 10
 Query = tuple[str, str]
 
 
+ENOUGH: Final = 10
+"""Traces or candidates of which one would meet by chance, even in a part of a topic."""
+
+
 @dataclass(slots=True)
 class LogSample:
     """The counts of one log; `queries` are the keys of messages, `pairs` add the candidates."""
@@ -41,6 +45,11 @@ class LogSample:
     queries: Counter[Query] = field(default_factory=Counter)
     pairs: set[tuple[Query, str]] = field(default_factory=set)
     missing: dict[str, str] = field(default_factory=dict)  # of no message yet, and their names
+
+    @property
+    def n_in_seconds(self) -> int:
+        """Timestamps between 2001 and 2286, if they were seconds."""
+        return sum(10**9 <= ms < 10**10 for ms in self.times_ms)
 
     def note(self, reason: str, place: str) -> None:
         """Counts a reason; indices and other values of one kind are one reason."""
@@ -140,6 +149,8 @@ class SampleReport:
         verdict = self.verdict()
         if self._partitioners or verdict.severity == "error":
             yield " ".join(filter(None, verdict[1:]))
+        for fault in self.faults():
+            yield printable(f"{fault.what} {fault.what_to_do}")
         for each in self.comparisons:
             yield printable(" ".join(filter(None, (each.what, each.what_to_do))))
 
@@ -154,28 +165,55 @@ class SampleReport:
         else:
             first, last = (_time(ms) for ms in (min(sample.times_ms), max(sample.times_ms)))
             yield f"  timestamps from {first} to {last}; if that is wrong, check `unit`"
+            if sample.n_in_seconds:
+                yield f'  {sample.n_in_seconds} of them are seconds, most likely: set unit = "s"'
         if sample.n_messages and sample.missing:
             yield f"  in no message: {', '.join(sample.missing)}; check their paths"
 
-    @staticmethod
-    def _meeting(rankings: LogSample, judgments: LogSample) -> Iterator[str]:
+    def _meeting(self, rankings: LogSample, judgments: LogSample) -> Iterator[str]:
         """Whether both logs have the same keys and candidates."""
-        met = judgments.queries.keys() & rankings.queries.keys()
-        n_met = sum(judgments.queries[query] for query in met)
+        n_met, n_pairs, n_listed = self._met()
         yield (
             f"{n_met} of {judgments.n_messages} judgments are of a ranking in this sample"
             + ("" if n_met else ": compare trace_id and node_id of both, or take a larger --sample")
         )
-        pairs = {pair for pair in judgments.pairs if pair[0] in met}
-        n_listed = len(pairs & rankings.pairs)
-        if pairs:
+        if n_pairs:
             yield (
-                f"{n_listed} of their {len(pairs)} judged candidates are in the ranking"
+                f"{n_listed} of their {n_pairs} judged candidates are in the ranking"
                 + ("" if n_listed else ": compare candidate_id of both")
             )
         again = sum(n > 1 for n in rankings.queries.values())
         if again:
             yield f"{again} queries have several rankings: only the first of each counts"
+
+    def _met(self) -> tuple[int, int, int]:
+        """The judgments of rankings in the sample, their candidates, and those in the ranking."""
+        rankings, judgments = (self.logs[log] for log in LOGS)
+        met = judgments.queries.keys() & rankings.queries.keys()
+        pairs = {pair for pair in judgments.pairs if pair[0] in met}
+        n_met = sum(judgments.queries[query] for query in met)
+        return n_met, len(pairs), len(pairs & rankings.pairs)
+
+    def faults(self) -> Iterator[Verdict]:
+        """What makes a mapping useless, although its messages are valid."""
+        rankings, judgments = (self.logs[log] for log in LOGS)
+        for log, sample in self.logs.items():
+            topic = sample.placement.topic
+            if sample.n_records and not sample.n_messages:
+                what = f"None of {sample.n_records} sampled records of {topic} is a message"
+                what += f" ({sample.n_refused} refused, {sample.n_left_out} left out)."
+                yield Verdict("error", what, "`evaluator mapping try` shows the reasons.")
+            if sample.n_in_seconds:
+                what = f"{sample.n_in_seconds} timestamps of {topic} are seconds, most likely."
+                yield Verdict("error", what, f'Set unit = "s" for timestamp_ms of [{log}].')
+        n_met, n_pairs, n_listed = self._met()
+        sides = rankings.placement.partitions.keys() & judgments.placement.partitions.keys()
+        if len(sides) >= ENOUGH and not n_met:
+            what = f"{len(sides)} traces have rankings and judgments, and none the same node_id."
+            yield Verdict("error", what, "Map node_id of both topics to the same text.")
+        if n_pairs >= ENOUGH and not n_listed:
+            what = f"None of {n_pairs} judged candidates is in its ranking."
+            yield Verdict("error", what, "Map candidate_id of both topics to the same text.")
 
     def verdict(self) -> Verdict:
         """Whether rankings and judgments meet."""
@@ -183,8 +221,9 @@ class SampleReport:
 
     @property
     def failed(self) -> bool:
-        """Whether a record is refused, a topic gives no message, or a schema does not fit."""
-        has_unfit = any(each.severity == "error" for each in self.comparisons)
+        """Whether a record is refused, a topic gives no message, or both sides do not fit."""
+        severities = [each.severity for each in (*self.faults(), self.verdict())]
+        has_unfit = "error" in (*severities, *(each.severity for each in self.comparisons))
         samples = [self.logs[log] for log in self._maps]
         return has_unfit or any(each.n_refused or not each.n_messages for each in samples)
 

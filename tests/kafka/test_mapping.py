@@ -88,6 +88,8 @@ def test_foreign_topics_are_evaluated_live_and_replayed_alike(
     mapping, source = tmp_path / "m.toml", f"--source=kafka://{kafka_bootstrap}"
     of_test = [f"--set=topic_prefix={topic_prefix}", f"--set=mapping={mapping}"]
     of_test.append("--set=retention_ms=3600000")
+    assert main(["topics", "create", source, *of_test]) == 2
+    assert f"names topic {topic_prefix}impressions, which does not exist" in capsys.readouterr().err
     assert main(["topics", "create", source, "--partitions=2", *of_test]) == 0
     assert f"created {topic_prefix}impressions" in capsys.readouterr().out
     asyncio.run(produce(kafka_bootstrap, topic_prefix))
@@ -97,6 +99,12 @@ def test_foreign_topics_are_evaluated_live_and_replayed_alike(
     out = capsys.readouterr().out
     assert "left out  where: header:kind is" in out
     assert "refused   decode: not JSON" in out
+    useless = tmp_path / "useless.toml"
+    useless.write_text(
+        mapping.read_text().replace("buy = 3", "Buy = 3").replace("click =", "Click =")
+    )
+    assert main(["check", source, of_test[0], f"--set=mapping={useless}"]) == 5
+    assert f"sampled records of {topic_prefix}clicks is a message" in capsys.readouterr().out
 
     worker = Worker(
         tmp_path, kafka_bootstrap, topic_prefix, "--until-end",

@@ -364,6 +364,39 @@ def test_a_trial_names_traces_whose_records_never_meet(worlds, capsys):
     )
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (
+            'node_id = "query_id"\ntimestamp_ms = { path = "at", unit = "s" }',
+            'node_id = { const = "n" }\ntimestamp_ms = { path = "at", unit = "s" }',
+            "have rankings and judgments, and none the same node_id. Map node_id of both topics",
+        ),
+        (
+            'candidate_id = "product"\ngrade',
+            'candidate_id = "action"\ngrade',
+            "judged candidates is in its ranking. Map candidate_id of both topics",
+        ),
+        (
+            '{ path = "at", unit = "s" }',
+            '"at"',
+            'timestamps of search.clicks are seconds, most likely. Set unit = "s"',
+        ),
+        (
+            "{ click = 1, buy = 3 }",
+            "{ Click = 1, Buy = 3 }",
+            "sampled records of search.clicks is a message",
+        ),
+    ],
+)
+def test_a_trial_and_check_find_what_makes_a_mapping_useless(worlds, capsys, old, new, expected):
+    assert MAPPING.count(old) == 1
+    (worlds / "m.toml").write_text(MAPPING.replace(old, new))
+    arguments = [f"--mapping={worlds / 'm.toml'}", f"--source=file://{worlds / 'foreign'}"]
+    assert main(["mapping", "try", *arguments, "--sample=1000"]) == 5
+    assert expected in capsys.readouterr().out
+
+
 @pytest.mark.slow(alone=False)
 def test_batches_of_clicks_give_what_single_clicks_give(worlds):
     """Records with three clicks each, of several queries, some of them of no ranking."""

@@ -86,8 +86,11 @@ def test_without_common_traces_keys_decide():
         placed("c", late, by="fnv1a"),
         placed("c", late, key=no_key),
         placed("c", late, key=lambda trace: trace.encode() * 2),
-        placed("c", []),
     ):
         verdict = meeting(placed("i", early), other)
         assert verdict.severity == "warning"
         assert "Take a larger sample" in verdict.what_to_do
+    verdict = meeting(placed("i", early), placed("c", []))
+    assert verdict.severity == "warning"
+    assert verdict.what.endswith("no record of c is a message.")
+    assert verdict.what_to_do.startswith("Correct the mapping first")
