@@ -93,10 +93,12 @@ async def _mapping_findings(source: str, settings: Settings) -> list[Finding]:
     findings += [Finding(*each[1:]) for each in report.comparisons]
     findings += [Finding(*each) for each in report.faults()]
     for sample in report.logs.values():
-        if sample.n_refused and sample.n_messages:
-            what = f"{sample.n_refused} of {sample.n_records} sampled records of "
-            what += f"{sample.placement.topic} would become dead letters."
-            findings.append(Finding("warning", what, "`evaluator mapping try` shows the reasons."))
+        if sample.n_refused or (sample.n_records and not sample.n_messages):
+            what = f"Of {sample.n_records} sampled records of {sample.placement.topic} "
+            what += f"{sample.n_messages} are messages, {sample.n_left_out} are left out, and "
+            what += f"{sample.n_refused} would become dead letters."
+            advice = "`evaluator mapping try` shows the reasons."
+            findings.append(Finding("warning" if sample.n_messages else "error", what, advice))
     return findings
 
 
@@ -215,12 +217,6 @@ async def _plan(options: argparse.Namespace, settings: Settings) -> list[TopicPl
     )
     inputs = topic_names(settings).values()
     present = [topic.partitions for topic in topics if topic.name in inputs and not topic.missing]
-    missing = [topic.name for topic in topics if topic.name in inputs and topic.missing]
-    if missing and settings.mapping is not None and options.partitions is None:
-        raise UsageError(
-            f"{settings.mapping} names topic {missing[0]}, which does not exist. Check its name, "
-            "or start the programs that fill it; --partitions N creates it."
-        )
     if present and options.partitions not in {None, *present}:
         raise UsageError(
             f"the inputs have {present[0]} partitions, not {options.partitions}; existing topics "

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from evaluator.comparison.folder import NO_LEVEL, HashArray
-from evaluator.comparison.paired import holm, paired
+from evaluator.comparison.paired import holm, paired_for
 from evaluator.comparison.question import Question
 from evaluator.comparison.report import Level, Mix
 from evaluator.core.types.records import OTHER, FloatArray, IntArray
@@ -35,14 +35,7 @@ def compare_levels(
     """
     found = {}
     for name, pairs in _pairs_by_name(levels, names).items():
-        found[name] = paired(
-            baseline[pairs],
-            other[pairs],
-            traces[pairs],
-            resamples=question.resamples,
-            confidence=question.confidence,
-            seed=question.seed,
-        )
+        found[name] = paired_for(question, baseline[pairs], other[pairs], traces[pairs])
     corrected = holm({name: one.p for name, one in found.items() if one.p is not None})
     ordered = sorted(found, key=lambda name: (-abs(found[name].difference), name))
     return tuple(

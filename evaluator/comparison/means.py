@@ -6,7 +6,7 @@ import numpy as np
 
 from evaluator.comparison.folder import Evaluations
 from evaluator.comparison.levels import compare_levels
-from evaluator.comparison.paired import paired
+from evaluator.comparison.paired import paired_for
 from evaluator.comparison.question import Question
 from evaluator.comparison.report import Level, Mean
 
@@ -43,14 +43,7 @@ def means_of(
                 ranker=ranker,
                 measure=measure,
                 place=place,
-                paired=paired(
-                    zeros,
-                    values,
-                    traces,
-                    resamples=question.resamples,
-                    confidence=question.confidence,
-                    seed=question.seed,
-                ),
+                paired=paired_for(question, zeros, values, traces),
                 levels=levels,
                 lowest=tuple((float(values[at]), source.shown(int(rows[at]))) for at in lowest),
             )

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.comparison.question import CONFIDENCE, RESAMPLES
+from evaluator.comparison.question import CONFIDENCE, RESAMPLES, Question
 from evaluator.core.measures import UNITS_PER_ONE, InvalidInputError, to_units
 from evaluator.core.types.records import FloatArray, IntArray
 
@@ -49,6 +49,14 @@ class Paired:
     wins: int
     ties: int
     losses: int
+
+
+def paired_for(
+    question: Question, baseline: FloatArray, other: FloatArray, traces: NDArray[Any]
+) -> Paired:
+    """`paired`, with the options of a question."""
+    resamples, confidence, seed = question.resamples, question.confidence, question.seed
+    return paired(baseline, other, traces, resamples=resamples, confidence=confidence, seed=seed)
 
 
 def paired(

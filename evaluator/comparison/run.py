@@ -11,7 +11,7 @@ from tqdm import tqdm
 from evaluator.comparison.folder import NO_LEVEL, Evaluations, HashArray, read_folder, size_of
 from evaluator.comparison.levels import compare_levels, mix_of
 from evaluator.comparison.means import means_of
-from evaluator.comparison.paired import paired
+from evaluator.comparison.paired import paired_for
 from evaluator.comparison.question import Question
 from evaluator.comparison.report import (
     Cell,
@@ -253,14 +253,7 @@ class _Pairs:
         levels: tuple[Level, ...] = ()
         if len(both):
             traces = self._first.traces[self._first_rows][both]
-            result = paired(
-                baseline,
-                other,
-                traces,
-                resamples=question.resamples,
-                confidence=question.confidence,
-                seed=question.seed,
-            )
+            result = paired_for(question, baseline, other, traces)
             if question.by is not None:
                 of_pairs = self._first.levels[self._first_rows][both]
                 names = self._level_names

@@ -97,6 +97,6 @@ def meeting(rankings: Placement, judgments: Placement) -> Verdict:
         return Verdict("ok", what)
     if not all(each.n_messages for each in both):
         what = f"Whether traces meet is not known: {known}."
-        return Verdict("warning", what, "Correct the mapping first: see `evaluator mapping try`.")
+        return Verdict("warning", what, "Correct the mapping first.")
     what = f"No trace of this sample has both rankings and judgments: {known}."
     return Verdict("warning", what, f"Take a larger sample with `evaluator mapping try`. {REMEDY}")

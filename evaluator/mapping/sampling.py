@@ -198,13 +198,9 @@ class SampleReport:
         """What makes a mapping useless, although its messages are valid."""
         rankings, judgments = (self.logs[log] for log in LOGS)
         for log, sample in self.logs.items():
-            topic = sample.placement.topic
-            if sample.n_records and not sample.n_messages:
-                what = f"None of {sample.n_records} sampled records of {topic} is a message"
-                what += f" ({sample.n_refused} refused, {sample.n_left_out} left out)."
-                yield Verdict("error", what, "`evaluator mapping try` shows the reasons.")
             if sample.n_in_seconds:
-                what = f"{sample.n_in_seconds} timestamps of {topic} are seconds, most likely."
+                of_topic = f"timestamps of {sample.placement.topic}"
+                what = f"{sample.n_in_seconds} {of_topic} are seconds, most likely."
                 yield Verdict("error", what, f'Set unit = "s" for timestamp_ms of [{log}].')
         n_met, n_pairs, n_listed = self._met()
         sides = rankings.placement.partitions.keys() & judgments.placement.partitions.keys()

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import shlex
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -123,7 +123,8 @@ async def plan_topics(
         timestamp_bound_ms: how far ahead of the broker's clock the timestamp of a record of new
             inputs may be; None leaves it to the broker's default.
     Raises:
-        SourceUnusable: no count for new inputs, or inputs whose counts differ.
+        SourceUnusable: no count for new inputs, or for a missing topic of a mapping; inputs whose
+            counts differ.
         SourceUnavailable: no broker answers.
     """
     names = {
@@ -133,7 +134,8 @@ async def plan_topics(
     }
     async with requests(connection) as asking:
         counts = await asking.partition_counts(list(names.values()))
-    wanted = _input_partitions(input_topics(topic_prefix, connection), counts, partitions)
+    inputs = input_topics(topic_prefix, connection)
+    wanted = _input_partitions(inputs, counts, partitions, connection.mapped)
     return [
         TopicPlan(
             full,
@@ -157,8 +159,17 @@ def _further_settings(name: str, timestamp_bound_ms: int | None) -> dict[str, st
 
 
 def _input_partitions(
-    topics: Mapping[Log, str], counts: Mapping[str, int | None], partitions: int | None
+    topics: Mapping[Log, str],
+    counts: Mapping[str, int | None],
+    partitions: int | None,
+    mapped: Collection[Log],
 ) -> int:
+    missing = [topic for log, topic in topics.items() if log in mapped and counts[topic] is None]
+    if missing and partitions is None:
+        raise SourceUnusable(
+            f"The mapping names topics that do not exist: {', '.join(missing)}. Check their names, "
+            "or start the programs that fill them; --partitions N creates them."
+        )
     existing = {count for topic in topics.values() if (count := counts[topic]) is not None}
     if len(existing) > 1:
         raise SourceUnusable(unequal_counts(topics, counts))

@@ -163,6 +163,8 @@ class _PartitionRecords(PartitionRecords):  # type: ignore[misc] # untyped in th
 
     def skips(self, batch: Any) -> bool:
         """Moves past a batch if all of its offsets from `next_fetch_offset` on are skipped."""
+        if not self._skipped:
+            return False
         first, last = self._offsets(batch)
         is_known = batch[_MAGIC].tobytes() == b"\2"  # older formats have other offsets
         if not (is_known and covered(self._skipped, first, last)):

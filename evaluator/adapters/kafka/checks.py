@@ -29,7 +29,6 @@ from evaluator.adapters.kafka.administration import (
 from evaluator.adapters.kafka.clients import input_topics, requests
 from evaluator.adapters.kafka.connection import Connection, parse_addresses, probe
 from evaluator.core.types.records import LOGS, Log
-from evaluator.mapping.meeting import REMEDY
 from evaluator.ports import SourceUnavailable, SourceUnusable
 from evaluator.wire.outputs.sizes import OVERSIZE_OUTPUT, ROOM_BYTES
 from evaluator.wire.records import CHECKPOINTS, LEADER_OUTPUTS, WRITTEN
@@ -136,18 +135,15 @@ def _partition_errors(
             )
     inputs = [counts[names[log]] for log in LOGS]
     tasks = _n_tasks(names, counts)
-    if None not in inputs and inputs[0] != inputs[1]:
+    if None not in inputs and inputs[0] != inputs[1] and not connection.mapped:  # a sample shows it
         smaller = names[min(LOGS, key=lambda log: counts[names[log]] or 0)]
-        advice = (
-            f"{partitions_command(connection, smaller, tasks)} (if both had the same count "
-            f"before; else recreate {smaller}, and fill it again by the same partitioner)."
-        )
         yield Finding(
             "error",
             f"Topic {names['rankings']} has {inputs[0]} partitions and topic "
             f"{names['judgments']} has {inputs[1]}: a query and its judgments must meet in "
             "the same partition.",
-            REMEDY if connection.mapped else advice,
+            f"{partitions_command(connection, smaller, tasks)} (if both had the same count "
+            f"before; else recreate {smaller}, and fill it again by the same partitioner).",
         )
     for full in (names[output] for output in WRITTEN):
         count = counts[full]

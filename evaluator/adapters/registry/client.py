@@ -78,7 +78,9 @@ class SchemaRegistry:
             connector=connector, timeout=timeout, headers=self._login()
         ) as session:
             try:
-                return await self._complete(_Asking(session, self.url), place)
+                registered = _Asking(session, self.url)
+                serialized = _Asking(session, self.url, "?format=serialized")
+                return await self._complete(registered, serialized, place)
             except (_Refused, NotCompiled) as refused:
                 return Answer(refused=str(refused))
             except ProtocUnavailable as error:
@@ -86,23 +88,25 @@ class SchemaRegistry:
                     f"{self.url} has schemas as text, and protoc cannot be run: {error}."
                 ) from None
 
-    async def _complete(self, asking: "_Asking", place: str) -> Answer | None:
+    async def _complete(
+        self, registered: "_Asking", serialized: "_Asking", place: str
+    ) -> Answer | None:
         """The answer of a place with its references, as descriptors if they are needed."""
-        found = await asking.document(place)
+        found = await registered.document(place)
         if found is None:
             return None
         is_protobuf = found.get("schemaType") == "PROTOBUF" and self._decodes_protobuf
         if not is_protobuf or _BASE64.fullmatch(found["schema"]):
-            return await asking.answer(found)
+            return await registered.answer(found)
         with suppress(_NotSerialized):
-            return await asking.serialized(place)
-        answer = await asking.answer(found)
+            return await serialized.answer(await serialized.document(place))
+        answer = await registered.answer(found)
         try:
             async with self._one_at_a_time:
                 files = await asyncio.to_thread(descriptors, answer.schema, answer.references)
         except NotCompiled:
             with suppress(_NotSerialized):  # an error of the registry may have been its last one
-                return await asking.serialized(place)
+                return await serialized.answer(await serialized.document(place))
             raise
         *references, (_, schema) = files
         return _limited(Answer(answer.kind, schema, tuple(references)))
@@ -138,38 +142,24 @@ class _NotSerialized(Exception):
 
 
 class _Asking:
-    """The requests for one id.
+    """The requests for one id, for schemas as they were registered or in another *form*."""
 
-    `form` is the form in which schemas are asked for: as they were registered, or serialized.
-    """
-
-    form = ""
-
-    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+    def __init__(self, session: aiohttp.ClientSession, url: str, form: str = "") -> None:
         self._session = session
         self._url = url
+        self._form = form
 
-    async def answer(self, document: _Document) -> Answer:
+    async def answer(self, document: _Document | None) -> Answer:
         """A schema with its references. Raises RegistryUnavailable, _Refused, _NotSerialized."""
-        kind, schema = document.get("schemaType") or "AVRO", document["schema"]
-        _limited(Answer(kind, schema))
-        return _limited(Answer(kind, schema, await self.references(document)))
-
-    async def serialized(self, path: str) -> Answer:
-        """The same as a descriptor. Raises RegistryUnavailable, _Refused, _NotSerialized."""
-        self.form = "?format=serialized"
-        try:
-            found = await self.document(path)
-            if found is None:
-                raise _NotSerialized
-            return await self.answer(found)
-        finally:
-            self.form = ""
+        if document is None:
+            raise _NotSerialized
+        kind = document.get("schemaType") or "AVRO"
+        return _limited(Answer(kind, document["schema"], await self.references(document)))
 
     async def document(self, path: str) -> _Document | None:
         """The answer with a schema; None if there is none. Raises RegistryUnavailable."""
         try:
-            url = URL(f"{self._url}/{path}{self.form}", encoded=True)
+            url = URL(f"{self._url}/{path}{self._form}", encoded=True)
             async with self._session.get(url, allow_redirects=False) as answer:
                 body = await answer.content.read(MAX_ANSWER_BYTES + 1)
                 while not answer.content.at_eof() and len(body) <= MAX_ANSWER_BYTES:
@@ -201,7 +191,7 @@ class _Asking:
         is_schema = isinstance(found.get("schema"), str)
         is_schema &= isinstance(found.get("schemaType"), str | None)
         is_answer = status == 200 and is_schema
-        if self.form and (
+        if self._form and (
             _BASE64.fullmatch(found["schema"]) is None if is_answer else status in _NO_FORM
         ):
             raise _NotSerialized

@@ -87,9 +87,9 @@ class Experiments:
         live, canonical = self.champion, rules.offline_ranking.measures.canonical
         if live is not None:
             self._add_units(CHAMPION, champion, rules)
-        returns = live is not None and not live.from_ms and rules.initial_weights
+        is_initial = live is not None and not live.from_ms and rules.initial_weights
         for row, query in enumerate(judged):
-            if live is None or (query.feature_names != live.feature_names and not returns):
+            if live is None or (query.feature_names != live.feature_names and not is_initial):
                 champion[row] = [query.served_units.get(name, MISSING) for name in canonical]
         while len(self.champions) > 1 and judged:
             if judged[-1].event_time_ms < self.champions[1].from_ms:

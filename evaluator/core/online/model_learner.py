@@ -81,7 +81,7 @@ class ModelLearner:
     def _learn_from(self, queries: Sequence[SettledQuery], rules: Rules) -> None:
         queries = [featured(query, rules.embedder) for query in queries]
         self.experiments.measure(queries, rules, self.learned)
-        champion, may = self.experiments.champion, self.experiments.gate == Gate()
+        champion, is_untried = self.experiments.champion, self.experiments.gate == Gate()
         for query in queries:
             first, _ = self.ranges.get(query.task, (query.n, 0))
             self.ranges[query.task] = (first, query.n + 1)
@@ -91,7 +91,8 @@ class ModelLearner:
                 self.training.begin(names, champion, rules)
                 self._on(Event.FEATURES)
             table = self.success_rates.at(query.event_time_ms)
-            self.training.add(with_rates(query, table), rules, champion, may_begin_anew=may)
+            example = with_rates(query, table)
+            self.training.add(example, rules, champion, may_begin_anew=is_untried)
         self.training.learn(rules, whole=True)
         self._note_frozen()
         described = [query for query in queries if query.described is not None]

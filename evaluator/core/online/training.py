@@ -267,10 +267,10 @@ class Training:
                 self.learn(rules, whole=True)  # notes the queries before it that overflow
                 if self.unusable.would_be_most() and not self.frozen:
                     names = query.feature_names
-                    may = may_begin_anew and not (
+                    begins_anew = may_begin_anew and not (
                         rules.initial_weights and self.unusable.most_were_usable
                     )
-                    if may and names and names != self.feature_names:
+                    if begins_anew and names and names != self.feature_names:
                         self.unusable.recent = 0
                         self.begin(names, champion, rules)
                     else:
