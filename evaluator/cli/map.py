@@ -151,6 +151,7 @@ class MapperViews(ProcessViews):
             "map_records": [(path, n) for path, n in sorted(mapper.counts.items())],
             "map_messages": [((log,), n) for log, n in sorted(mapper.n_written.items())],
             "map_paused_partitions": [((), mapper.paused)],
+            "map_begun_anew": [((log,), mapper.topics.n_recreated[log]) for log in LOGS],
             "map_clock_timestamp_seconds": [
                 ((log, str(number)), reading.place[1] / 1000)
                 for (log, number), reading in readings

@@ -127,6 +127,8 @@ map_clock_timestamp_seconds gauge topic partition
     Clock of a partition that evaluator map reads; absent before its first timestamp.
 map_paused_partitions gauge
     Partitions whose next record waits for the clocks of others.
+map_begun_anew counter topic
+    Partitions that were read from their beginning because their topic was recreated.
 ready gauge
     1 if the process is ready, as in /readyz.
 build_info gauge version python

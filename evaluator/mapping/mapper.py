@@ -17,7 +17,7 @@ import structlog
 
 from evaluator.core.types.records import Log
 from evaluator.mapping.backlog import Backlog, Decode, Portion
-from evaluator.mapping.progress import UNLIMITED, Note, RepeatRules, behind_ms, note_of
+from evaluator.mapping.progress import UNLIMITED, Note, RepeatRules, TopicIds, behind_ms, note_of
 from evaluator.mapping.stage import Stage
 from evaluator.ports import Committed, Partition, Progress, Sink, Source, SourceUnavailable
 from evaluator.wire.outputs.encoding import encode_dead_letters
@@ -119,6 +119,7 @@ class Mapper:
         self.last_commit_ms: int | None = None
         self.paused = 0
         """Partitions whose next record has to wait for others."""
+        self.topics = TopicIds(source, settings.topic_names)
         self._source, self._sink, self._stages = source, sink, stages
         self._settings = settings
         self._stopping = asyncio.Event()
@@ -201,6 +202,7 @@ class Mapper:
         if assignment is not None and assignment.generation != self._generation:
             await self._adopt()
             self._generation = assignment.generation
+        await self.topics.watch()
         await self._settle()
         if len(self._emitted) < MAX_UNACKNOWLEDGED:
             moved = await self._write()
@@ -227,13 +229,17 @@ class Mapper:
         await self._ask_progress()
         has_commits = any(each.committed for each in self._progress.values())
         repeats.require_begin(settings.group_id, has_commits=has_commits, has_written=has_written)
+        await self.topics.watch(at_once=True)
         firsts = await self._source.beginning(new)
         committed = await self._source.committed(new)
+        ends = await self._source.end(new)  # after the commits, which are not beyond it then
         now_ms = time.time_ns() // 1_000_000
         for partition in new:
-            commit = committed.get(partition)
-            name = settings.topic_names[partition[0]]
-            repeats.require(partition, name, commit, now_ms=now_ms)
+            commit = self.topics.commit_of_same(partition, committed.get(partition))
+            name, end = settings.topic_names[partition[0]], ends[partition]
+            repeats.require(partition, name, commit, end=end, now_ms=now_ms)
+            if commit is not None and commit.offset > end:
+                commit = None
             offset = max(firsts[partition], commit.offset if commit else 0)
             place = (offset, note_of(commit).clock_ms)
             self.readings[partition] = Reading(place, place)
@@ -349,8 +355,10 @@ class Mapper:
         }
         wall_ms = time.time_ns() // 1_000_000
         commits = {
-            partition: Committed(offset, Note(clock_ms, wall_ms, drained).text)
-            for partition, (offset, clock_ms) in changed.items()
+            (name, number): Committed(
+                offset, Note(clock_ms, wall_ms, drained, self.topics.ids.get(name)).text
+            )
+            for (name, number), (offset, clock_ms) in changed.items()
         }
         if not commits:
             return

@@ -543,7 +543,8 @@ def test_every_example_of_the_documentation_is_promql(tmp_path: Path) -> None:
 
 def of_a_mapper():
     """The metrics that only `evaluator map` has."""
-    mapper = Mapper(SimpleNamespace(known_end=lambda _: 9), None, {}, None)
+    source, settings_of = SimpleNamespace(known_end=lambda _: 9), SimpleNamespace(topic_names={})
+    mapper = Mapper(source, None, {}, settings_of)
     mapper.readings["rankings", 0] = Reading((5, 70_000), (5, 70_000))
     mapper.counts["rankings", "mapped"] = 3
     mapper.n_written["rankings"] = 4

@@ -10,7 +10,9 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from evaluator.adapters.kafka import PARTITIONERS, Connection
+from evaluator.adapters.kafka.clients import requests
 from evaluator.cli import main
+from tests.contract.backends import made_anew
 from tests.kafka.process import Worker
 from tests.kafka.test_mapping import NOW_MS, create
 
@@ -111,7 +113,7 @@ class Foreign:
             topic = name if name in topics else "all"
             placed.append((topics[topic], chance.randrange(counts[topic]), value))
             placed.append((direct[name], 0, value))
-        self._placed = placed
+        self.placed = placed
         texts = {
             "foreign": (
                 topics.get("impressions", f"{prefix}all"),
@@ -123,9 +125,9 @@ class Foreign:
             text = MAPPING.format(rankings=rankings, judgments=judgments)
             (directory / f"{name}.toml").write_text(text)
 
-    def fill(self):
+    def fill(self, placed=None):
         """Fills the topics."""
-        asyncio.run(fill(self.connection, self._placed))
+        asyncio.run(fill(self.connection, self.placed if placed is None else placed))
 
     def member(self, *flags, **settings):
         """A process of the mapping group."""
@@ -285,6 +287,63 @@ def test_a_group_continues_only_while_keys_are_reserved(kafka, topic_prefix, tmp
     other = member(**reserved, group_id=f"{topic_prefix}other")
     assert other.wait() == 3
     assert f"group {topic_prefix}other-map has no offsets" in other.err
+
+
+async def recreate(connection, group_id, topic, n_partitions):
+    """Recreates a topic; the group has the offsets of the old one, as if committed just after."""
+    every = [TopicPartition(topic, number) for number in range(n_partitions)]
+    async with requests(connection) as asking:
+        old = await asking.committed(group_id, every)
+    await made_anew(connection, topic, n_partitions)
+    arguments = {**connection.arguments(), "group_id": group_id, "enable_auto_commit": False}
+    async with AIOKafkaConsumer(**arguments) as consumer:
+        consumer.assign(every)
+        await consumer.commit({each: (it.offset, it.metadata) for each, it in old.items()})
+    return [old[each].offset for each in every]
+
+
+def test_a_recreated_topic_is_read_from_its_beginning(kafka, topic_prefix, tmp_path, started):
+    counts = {"impressions": 1, "clicks": 2}
+    foreign = Foreign(kafka, topic_prefix, tmp_path, counts=counts, n_events=60)
+    topic = f"{topic_prefix}clicks"
+    clicks = [each for each in foreign.placed if each[0] == topic]
+    first, last = clicks[:40], clicks[40:]
+    foreign.fill([each for each in foreign.placed if each not in last])
+    started.append(foreign.member())
+    started[0].until_ready()
+
+    def until_committed(member, placed):
+        positions = [sum(each[1] == number for each in placed) for number in (0, 1)]
+
+        def found():
+            partitions = member.document("/status").get("partitions", {})
+            return [partitions.get(f"judgments-{n}", {}).get("position") for n in (0, 1)]
+
+        member.eventually(lambda: found() == positions)
+        return positions
+
+    before = until_committed(started[0], first)
+    assert started[0].stop() == 0, started[0].err
+    group = started[0].settings["group_id"]
+    assert asyncio.run(recreate(kafka, f"{group}-map", topic, 2)) == before
+    # Partition 0 grows beyond the old offset, partition 1 does not reach it.
+    last = [(topic, int(index == 0), value) for index, (_, _, value) in enumerate(last)]
+    foreign.fill(last)
+    started.append(foreign.member())
+    now = until_committed(started[1], last)
+    assert now[0] > before[0]
+    assert now[1] < before[1]
+    lines = started[1].events("mapper_begins_anew")
+    assert [(each["partition"], each["committed"]) for each in lines] == [*enumerate(before)]
+    assert all("the topic was recreated: its id is " in each["reason"] for each in lines)
+    counted = started[1].samples()['evaluator_map_begun_anew_total{topic="judgments"}']
+    assert counted == 2
+    assert started[1].stop() == 0, started[1].err
+    foreign.require_equal_totals()
+    started.append(foreign.member())  # now the commits are of this topic
+    until_committed(started[2], last)
+    assert started[2].stop() == 0, started[2].err
+    assert not started[2].events("mapper_begins_anew")
 
 
 def test_a_broker_that_goes_and_comes_back_loses_no_record(

@@ -140,7 +140,7 @@ class Topics:
     async def nothing(self, *_, **__):
         return {}
 
-    start = stop = committed = has_written = nothing
+    start = stop = committed = has_written = topic_ids = nothing
 
     @property
     def partitions(self):
@@ -152,6 +152,9 @@ class Topics:
 
     async def beginning(self, new):
         return dict.fromkeys(new, 0)
+
+    async def end(self, partitions):
+        return {each: self.ends[each] for each in partitions}
 
     async def commit(self, _):
         return True
@@ -201,6 +204,50 @@ async def test_a_partition_that_was_lost_between_two_turns_begins_at_its_commit(
     )
     await mapper._turn()
     assert sought[2:] == [(one, 7)]
+
+
+async def test_a_recreated_topic_is_read_from_its_beginning_and_a_shorter_log_is_refused():
+    one, two = ("rankings", 0), ("rankings", 1)
+    topics, sought, ids = Topics({one: 9, two: 3}), {}, {"rankings": "new"}
+    notes = {"clock_ms": 5, "at_ms": 1, "topic_id": "old"}
+    commits = {one: Committed(7, Note(**notes).text), two: Committed(7, Note(**notes).text)}
+
+    async def committed(new):
+        return {each: commits[each] for each in new}
+
+    async def topic_ids():
+        return ids
+
+    async def commit(found):
+        commits.update(found)
+        return True
+
+    topics.committed, topics.topic_ids, topics.commit = committed, topic_ids, commit
+    topics.seek = sought.__setitem__
+    names = {"rankings": "a", "judgments": "b"}
+
+    def mapper(*, accept_repeats=False):
+        rules = RepeatRules(1, accept_repeats)
+        settings = MapperSettings(group_id="g", topic_names=names, max_lead_ms=10, repeats=rules)
+        return Mapper(topics, topics, {}, settings)
+
+    first = mapper()
+    await first._turn()
+    assert sought == {one: 0, two: 0}  # also where the new topic has grown beyond the commit
+    assert first.topics.n_recreated == {"rankings": 2}
+    assert {note_of(each).topic_id for each in commits.values()} == {"new"}
+    assert {note_of(each).clock_ms for each in commits.values()} == {NO_CLOCK}
+    ids["rankings"] = "newer"  # while it is read
+    first.topics._watched_at -= 3_600
+    with pytest.raises(SourceUnusable, match="a was recreated while it was read: its id was new"):
+        await first._turn()
+
+    kept = Note(5, time.time_ns() // 1_000_000, drained=True, topic_id="newer").text
+    commits.update({one: Committed(7, kept), two: Committed(4, kept)})
+    with pytest.raises(SourceUnusable, match="offset 4 of a-1, beyond its end 3: "):
+        await mapper()._turn()
+    await mapper(accept_repeats=True)._turn()
+    assert sought == {one: 7, two: 0}
 
 
 def batch(log, first, *times):
@@ -260,7 +307,7 @@ def test_positions_older_than_reserved_keys_are_refused():
     rules, partition = RepeatRules(1_000), ("rankings", 3)
 
     def require(rules=rules, **note):
-        rules.require(partition, "clicks", Committed(7, Note(**note).text), now_ms=5_000)
+        rules.require(partition, "clicks", Committed(7, Note(**note).text), end=7, now_ms=5_000)
 
     require(at_ms=4_000)
     require(at_ms=1, drained=True)
