@@ -119,7 +119,12 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
             async with claims.kept(), retention.watching(), leading(leader, worker.stop):
                 await worker.run(until_end=options.until_end)
 
-        return asyncio.run(serve(work, worker.stop, views, settings, options))
+        def stop() -> None:
+            worker.stop()
+            if leader is not None:
+                leader.stop()
+
+        return asyncio.run(serve(work, stop, views, settings, options))
     finally:
         states.release()
 

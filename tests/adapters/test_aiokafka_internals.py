@@ -52,7 +52,7 @@ METHODS = {
     ClusterMetadata: {
         *("available_partitions_for_topic", "brokers", "partitions_for_topic", "topics"),
     },
-    GroupCoordinator: {"_do_heartbeat", "_send_req", "check_errors"},
+    GroupCoordinator: {"_do_heartbeat", "_send_req", "check_errors", "need_rejoin"},
     NoGroupCoordinator: {"check_errors"},
     MessageAccumulator: {"fail_all"},
     FetchResult: {"_update_position", "check_assignment", "getall", "has_more"},
@@ -68,7 +68,7 @@ ATTRIBUTES = {
     Fetcher: {"_fetch_task", "_pending_tasks"},
     GroupCoordinator: {
         *("_coordination_task", "_heartbeat_task", "_commit_refresh_task"),
-        *("generation", "group_id", "member_id"),
+        *("_group_instance_id", "coordinator_id", "generation", "group_id", "member_id"),
     },
     MessageAccumulator: {"_batches", "_pending_batches"},
     MessageBatch: {"_drain_waiter", "future"},

@@ -104,6 +104,28 @@ async def test_a_process_that_commits_before_its_next_heartbeat_does_not_replace
     assert await newer.commit(commits)
 
 
+def test_a_member_that_stops_while_its_group_waits_for_a_dead_one_leaves_it(
+    make_world, start, capsys
+):
+    world = make_world(2)
+    settings = {"session_timeout_ms": LONG_MS, "heartbeats": "off"}
+    first = start(world, **settings)
+    dead = named(start, world, "pod-1")
+    until_shared(world, first, dead)
+    append_part(world, 0, 0.5, n_queries=40)
+    first.eventually(lambda: merged([first.totals, dead.totals]) == world.truth().totals)
+    dead.end()
+    n_before = len(first.events("tasks_handed_over"))
+    other = start(world, **settings)
+    first.eventually(lambda: len(first.events("tasks_handed_over")) > n_before)
+    assert first.stop() == 0
+    append_part(world, 0.5, 1, n_queries=40)
+    assert remove(world, other, "pod-1") == 0
+    other.until_read(world.ends())  # if the other one were still a member: half of the tasks
+    assert comparable(other.totals) == world.truth().totals
+    assert other.stop() == 0
+
+
 def read_by(*workers):
     """Records that each has read, of those that have ended."""
     return [each.events("worker_stopped")[0]["records"] for each in workers]

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from aiokafka.protocol import types
 from aiokafka.protocol.api import Request, RequestStruct, Response
-from aiokafka.protocol.group import HeartbeatRequest_v1
+from aiokafka.protocol.group import HeartbeatRequest_v1, LeaveGroupRequest
 
 _NO_ID: Final = bytes(16)
 _STRING: Final = types.String("utf-8")
@@ -198,3 +198,20 @@ class LeaveRequest(Request[_LeaveStruct]):  # type: ignore[misc] # untyped in th
     def build(self, request_struct_class: Any) -> Any:
         """The request on the wire."""
         return request_struct_class(self._group_id, [("", self._instance_id)])
+
+
+# https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/consumer/group_coordinator.py#L355
+async def leave_while_joining(client: Any) -> None:
+    """Leaves the group of a consumer whose join has no answer; other clients leave when they stop.
+
+    The broker answers a join when all members have joined, so a dead one delays the answer until
+    its session ends, and with it all other answers on this connection. The consumer's connection
+    for fetches is free.
+    """
+    coordinator: Any = getattr(client, "_coordinator", None)
+    member_id = getattr(coordinator, "member_id", "")
+    if not member_id or coordinator._group_instance_id is not None:
+        return
+    if coordinator.need_rejoin(client._subscription.subscription):
+        request = LeaveGroupRequest(coordinator.group_id, member_id)
+        await client._client.send(coordinator.coordinator_id, request)

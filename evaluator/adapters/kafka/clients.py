@@ -25,6 +25,7 @@ from evaluator.adapters.kafka.aiokafka_internals import (
     prepare,
     remove_member,
 )
+from evaluator.adapters.kafka.aiokafka_requests import leave_while_joining
 from evaluator.adapters.kafka.connection import (
     RETRY_BACKOFF_MS,
     Address,
@@ -93,11 +94,13 @@ async def close(client: Client, *, timeout_seconds: float = CLOSE_TIMEOUT_SECOND
     """Stops a client; without brokers it cancels the client's tasks after the timeout."""
     # In a separate task: aiokafka cancels tasks and may end with their CancelledError.
     stopping = asyncio.ensure_future(client.stop())
+    leaving = asyncio.ensure_future(leave_while_joining(client))
     try:
         await asyncio.wait({stopping}, timeout=timeout_seconds)
         if stopping.done() and not stopping.cancelled() and stopping.exception() is None:
             return
     finally:
+        await end(leaving)
         await end(stopping)
     log.info("client_torn_down", client=type(client).__name__)
     await client_of(client).close()

@@ -149,8 +149,7 @@ class KafkaSource(PartitionReader):
     async def stop(self) -> None:
         """Leaves the group and closes; idempotent, at any time."""
         self._member.stop()
-        await self.close()
-        await self._heartbeats.close()
+        await asyncio.gather(self.close(), self._heartbeats.close())
 
     # The group
 
