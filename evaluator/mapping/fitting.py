@@ -5,7 +5,6 @@ from typing import Final
 
 from evaluator.mapping.kinds import BOOLEAN, INTEGER, NUMBER, TEXT, TIME
 from evaluator.mapping.log_mapping import LogMapping, Member
-from evaluator.mapping.members import REQUIRED
 from evaluator.mapping.paths import Path, Step, written
 
 _FLOATS: Final = frozenset({"float", "double", "decimal"})
@@ -108,7 +107,7 @@ def _first(
         whys = [refusal(member, path, each, is_array=is_array) for path, each in found]
         if found and None not in whys:
             return whys[0]
-        is_needed = member.name.rpartition(".")[2] in REQUIRED or member in needed
+        is_needed = member.is_required or member in needed
         if paths and not found and is_needed and len(paths) == len(member.paths):
             missing = written((*before, *paths[0].steps))
             return f"{member.name}: {missing} is not in the schema; needed: {takes(member)[1]}"

@@ -26,6 +26,7 @@ MESSAGE_OF_ROW: Final[Kinds] = {**QUERY, "source": TEXT, "judgment_id": TEXT}
 JUDGMENT: Final[Kinds] = {**MESSAGE_OF_ROW, "candidate_id": TEXT, "grade": NUMBER}
 RANKING_GROUPS: Final[Kinds] = {"segments": TEXT}
 ROW_GROUPS: Final[Kinds] = {"features": NUMBER, "scorers": NUMBER}
+REQUIRED: Final = frozenset({"trace_id", "node_id", "timestamp_ms", "candidate_id", "grade"})
 
 
 def fits(value: Any, kind: str) -> bool:

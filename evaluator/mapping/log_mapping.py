@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from evaluator.core.types.records import Log
-from evaluator.mapping.kinds import MESSAGE_OF_ROW
+from evaluator.mapping.kinds import MESSAGE_OF_ROW, RANKING_GROUPS, REQUIRED, ROW_GROUPS
 from evaluator.mapping.paths import Path
+
+_GROUPS: Final = frozenset({*RANKING_GROUPS, *ROW_GROUPS})
 
 
 class Member(NamedTuple):
@@ -22,6 +24,12 @@ class Member(NamedTuple):
     unit: str = "ms"
     add: float = 0
     table: Mapping[str, Any] | None = None
+
+    @property
+    def is_required(self) -> bool:
+        """Whether no message may lack it: no segment, feature or scorer, whatever its name."""
+        *groups, name = self.name.split(".")
+        return name in REQUIRED and _GROUPS.isdisjoint(groups)
 
 
 Members = Mapping[str, Member]

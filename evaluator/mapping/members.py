@@ -14,7 +14,6 @@ from evaluator.mapping.values import PLAIN, Unfit, converter, table_key
 from evaluator.wire.reading import too_deep
 
 MAX_DETAIL_CHARACTERS: Final = 300
-REQUIRED: Final = frozenset({"trace_id", "node_id", "timestamp_ms", "candidate_id", "grade"})
 
 Need = Literal["every", "all or none", "any"]
 """Which values of a column may be missing: none, all, or any."""
@@ -137,7 +136,7 @@ class Scalar:
         self._gets = [getter_of(path, getters) for path in member.paths]
         self._convert = converter(member)
         self._plain = None if member.table or member.add else PLAIN[member.kind]
-        self._is_required = member.name.rpartition(".")[2] in REQUIRED
+        self._is_required = member.is_required
 
     def __call__(self, root: Any, record: Record) -> Any:
         """The value; None if it is optional and missing. Raises LeavesOut and RecordRefused."""

@@ -11,9 +11,9 @@ import msgspec
 
 from evaluator.mapping.formats import reader_of
 from evaluator.mapping.framing import payload_of_json
+from evaluator.mapping.kinds import REQUIRED
 from evaluator.mapping.log_mapping import LogMapping
 from evaluator.mapping.members import (
-    REQUIRED,
     Column,
     Getter,
     LeavesOut,

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.mapping.kinds import BOOLEAN, INTEGER, NUMBER, TEXT, TIME
 from evaluator.mapping.log_mapping import LogMapping, Member, Members
-from evaluator.mapping.members import REQUIRED
 from evaluator.mapping.messages import JUDGMENT_HEAD, RANKING_HEAD, WRITTEN_NAMES
 from evaluator.mapping.paths import Path, Steps
 from evaluator.mapping.values import PER_MS, Unfit, converter
@@ -272,7 +271,7 @@ class Plan:
         self._value(member, begin, [self._slot(path, is_text=is_text) for path in member.paths])
 
     def _value(self, member: Member, begin: bytes, slots: Sequence[int]) -> None:
-        required = member.name.rpartition(".")[2] in REQUIRED
+        required = member.is_required
         convert, add = converter(member), member.add
         if not member.paths:
             return self._add(_CHOICE, begin, (), [(b"", _encode(member.const))])

@@ -12,7 +12,6 @@ from evaluator.core.types.records import LOGS, Log
 from evaluator.mapping.latest import Comparison
 from evaluator.mapping.log_mapping import LogMapping
 from evaluator.mapping.meeting import Partitioners, Placement, Verdict, meeting
-from evaluator.mapping.members import REQUIRED
 from evaluator.mapping.messages import WRITTEN_NAMES, messages_of
 from evaluator.mapping.outcomes import LeftOut
 from evaluator.mapping.record import Record
@@ -230,7 +229,7 @@ def _optional(mapping: LogMapping) -> dict[str, str]:
     for member in (*mapping.of_record(), *mapping.of_rows()):
         _, *parts = member.name.split(".")
         group, *rest = parts[1:] if parts[0] == "rows" else parts
-        if member.paths and group not in REQUIRED:
+        if member.paths and not member.is_required:
             segment = ".".join((group, *rest)) if group == "segments" else group
             found[member.name] = dict(WRITTEN_NAMES).get(segment, segment)
     return found

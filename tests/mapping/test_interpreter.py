@@ -27,7 +27,7 @@ MAPPINGS = [
     variant = { path = "data.arm", table = { a = "A", 1 = "one", true = "yes" } }
     query = "data.text"
     exposed_top = { path = "data.top", add = 1 }
-    segments = { locale = "data.locale", kind = "type" }
+    segments = { grade = "data.locale", kind = "type" }
     [rankings.rows]
     each = "data.results"
     candidate_id = ["id", "alt"]
@@ -36,7 +36,7 @@ MAPPINGS = [
     propensity = "f.p"
     published_ms = { path = "born", unit = "s" }
     exposed = "seen"
-    features = { rel = "f.rel", hist = { path = "f.hist", add = 0.5 } }
+    features = { rel = "f.rel", grade = { path = "f.hist", add = 0.5 } }
     scorers = { bm25 = "f.rel" }
     """,
     """

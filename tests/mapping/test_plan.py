@@ -31,7 +31,7 @@ model = { const = "shop" }
 variant = { path = "data.arm", table = { a = "A", 1 = "one", true = "yes", 'é"' = "e" } }
 query = "data.text"
 exposed_top = { path = "data.top", add = 1 }
-segments = { locale = "data.locale", "a\\"b" = "data.kind" }
+segments = { candidate_id = "data.locale", "a\\"b" = "data.kind" }
 [rankings.rows]
 each = "data.results"
 candidate_id = ["id", "alt"]
@@ -39,7 +39,7 @@ rank = { path = "position", add = 1 }
 score = "relevance"
 propensity = "f.p"
 published_ms = { path = "born", unit = "ns" }
-features = { rel = "f.rel", hist = { path = "f.hist", add = 0.5 }, one = { const = 1 } }
+features = { rel = "f.rel", grade = { path = "f.hist", add = 0.5 }, one = { const = 1 } }
 scorers = { bm25 = "f.rel", other = "relevance" }
 """
 ARRAYS = """
