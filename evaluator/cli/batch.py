@@ -45,6 +45,7 @@ from evaluator.replay.run import replay as run_replay
 from evaluator.replay.weighing import Weighing, linear
 from evaluator.replay.writing import DEAD_LETTERS, EVALUATIONS, FILES, WrittenFiles
 from evaluator.tables import utc_time
+from evaluator.version import how_to_install
 from evaluator.wire.alarms.records import AlarmRefused, read_commands
 from evaluator.wire.weights.weights_record import Weights
 
@@ -121,7 +122,7 @@ def results_of(
             derive = parquet_writer()
         except ImportError as error:
             raise UsageError(
-                f"--format parquet needs a further package: {error}. Install evaluator[parquet]."
+                f"--format parquet needs a further package: {error}. {how_to_install('parquet')}"
             ) from None
     return ResultDirectory(options.out, force=options.force, elsewhere=elsewhere, derive=derive)
 

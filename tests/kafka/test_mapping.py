@@ -218,6 +218,9 @@ def test_topics_of_unequal_counts_can_be_tried(kafka, topic_prefix, tmp_path, ca
     assert main(["mapping", "try", source, *of_test]) == 5
     assert "impressions has 3 partitions and " in capsys.readouterr().out
     assert main(["replay", source, *of_test, f"--out={tmp_path / 'out'}"]) == 3
+    assert main(["topics", "create", source, *of_test]) == 3
+    refused = capsys.readouterr().err
+    assert refused.count("or copy both with `evaluator map --mapping FILE ") == 2
     assert main(["check", source, *of_test]) == 5
     found = capsys.readouterr().out
     assert found.count("or copy them with `evaluator map --mapping FILE ") == 1

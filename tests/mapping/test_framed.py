@@ -419,7 +419,7 @@ def test_a_moved_registry_is_the_same_mapping():
 
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setattr("evaluator.mapping.formats.find_spec", lambda _: None)
-    with pytest.raises(MappingRefused, match=r"Install evaluator\[avro\]"):
+    with pytest.raises(MappingRefused, match=r"pip install '\.\[avro\]'"):
         mapper(CLICKS, {})
 
 

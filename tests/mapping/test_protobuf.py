@@ -515,5 +515,5 @@ def test_a_missing_package_is_named(monkeypatch, mapper):
     monkeypatch.setattr(
         "evaluator.mapping.formats.find_spec", lambda name: name == "google" or None
     )
-    with pytest.raises(MappingRefused, match=r"Install evaluator\[protobuf\]"):
+    with pytest.raises(MappingRefused, match=r"pip install '\.\[protobuf\]'"):
         mapper()

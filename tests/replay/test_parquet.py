@@ -120,7 +120,7 @@ def test_a_time_that_parquet_cannot_have_is_null(tmp_path):
 def test_without_the_package_it_is_refused_before_anything_is_read(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     assert replay(tmp_path / "nowhere", tmp_path / "out", "--format", "parquet") == 2
-    assert "Install evaluator[parquet]" in capsys.readouterr().err
+    assert "Install the extra parquet" in capsys.readouterr().err
 
 
 def test_the_programs_of_the_page_read_them(root, tmp_path, monkeypatch):

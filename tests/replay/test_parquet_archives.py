@@ -348,4 +348,4 @@ def test_without_the_package_the_error_names_the_extra(tmp_path, capsys, monkeyp
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     arguments = ["--source", f"archive://{tmp_path / 'in'}", "--out", str(tmp_path / "out")]
     assert main(["replay", *arguments]) == 3
-    assert "Install evaluator[parquet]" in capsys.readouterr().err
+    assert "Install the extra parquet" in capsys.readouterr().err

@@ -25,6 +25,7 @@ from evaluator.adapters.files.streams import (
 )
 from evaluator.core.types.records import LOGS, Log
 from evaluator.ports import UNKNOWN_END, Partition, SourceAmbiguous, SourceUnusable
+from evaluator.version import how_to_install
 from evaluator.wire.records import MAX_MESSAGE_BYTES, Records
 
 MAX_GAPS: Final = 1_000
@@ -221,7 +222,7 @@ class ArchiveRange:
             raise
         except ImportError as error:
             raise SourceUnusable(
-                f"{of.path} needs a further package: {error}. Install evaluator[parquet]."
+                f"{of.path} needs a further package: {error}. {how_to_install('parquet')}"
             ) from None
         except Exception as error:
             raise self._unreadable(of.path, error) from error

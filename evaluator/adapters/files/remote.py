@@ -4,6 +4,7 @@ import re
 from typing import Any, Final
 
 from evaluator.ports import SourceUnusable
+from evaluator.version import how_to_install
 
 _MAX_REASON_CHARS: Final = 300
 
@@ -20,8 +21,8 @@ def file_system(url: str, extra: str) -> tuple[Any, str]:
         files, root = url_to_fs(url, **options)
     except ImportError as error:
         raise SourceUnusable(
-            f"{url} needs a further package: {error}. Install evaluator[{extra}], and s3fs, gcsfs "
-            "or adlfs for s3://, gs:// or abfs://."
+            f"{url} needs a further package: {error}. {how_to_install(extra)} s3://, gs:// and "
+            "abfs:// need s3fs, gcsfs or adlfs too."
         ) from None
     except Exception as error:  # noqa: BLE001 - every file system has its own
         raise SourceUnusable(

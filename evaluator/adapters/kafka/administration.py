@@ -172,7 +172,7 @@ def _input_partitions(
         )
     existing = {count for topic in topics.values() if (count := counts[topic]) is not None}
     if len(existing) > 1:
-        raise SourceUnusable(unequal_counts(topics, counts))
+        raise SourceUnusable(unequal_counts(topics, counts, is_mapped=bool(mapped)))
     if existing:
         return existing.pop()
     if partitions is None or partitions < 1:

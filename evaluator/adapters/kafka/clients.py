@@ -35,6 +35,7 @@ from evaluator.adapters.kafka.connection import (
 )
 from evaluator.adapters.kafka.errors import require_skipped, translated
 from evaluator.core.types.records import LOGS, Log
+from evaluator.mapping.meeting import COPY
 from evaluator.ports import Committed, SourceUnavailable, SourceUnusable
 
 ANSWER_TIMEOUT_MS: Final = 10_000
@@ -340,12 +341,14 @@ async def equal_partitions(connection: Connection, topics: Mapping[Log, str]) ->
     counts = await existing_counts(connection, list(topics.values()), advice=advice)
     rankings = counts[topics["rankings"]]
     if rankings != counts[topics["judgments"]]:
-        raise SourceUnusable(unequal_counts(topics, counts))
+        raise SourceUnusable(unequal_counts(topics, counts, is_mapped=bool(connection.mapped)))
     require_skipped(set(topics.values()), rankings)
     return rankings
 
 
-def unequal_counts(topics: Mapping[Log, str], counts: Mapping[str, int | None]) -> str:
+def unequal_counts(
+    topics: Mapping[Log, str], counts: Mapping[str, int | None], *, is_mapped: bool = False
+) -> str:
     """The error text for inputs of different partition counts."""
     rankings, judgments = topics["rankings"], topics["judgments"]
     return (
@@ -353,7 +356,7 @@ def unequal_counts(topics: Mapping[Log, str], counts: Mapping[str, int | None]) 
         f"{counts[judgments]}. A query and its judgments must meet in the same partition. If both "
         "had the same count before, give it to both again (`evaluator check` prints the command); "
         "else recreate one of them with the count of the other, and fill it by the same "
-        "partitioner."
+        f"partitioner{f', or copy both with {COPY}' if is_mapped else ''}."
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from evaluator.tables import printable
+from evaluator.version import how_to_install
 
 CPU_SECONDS: Final = 2
 MEMORY_BYTES: Final = 1 << 30
@@ -57,7 +58,9 @@ def descriptors(text: str, imports: Iterable[tuple[str, str]]) -> list[tuple[str
         ProtocUnavailable: protoc is not installed, has no place for its files, or was ended.
     """
     if find_spec("grpc_tools") is None:
-        raise ProtocUnavailable("the package grpcio-tools is missing: install evaluator[protobuf]")
+        raise ProtocUnavailable(
+            f"the package grpcio-tools is missing. {how_to_install('protobuf')}"
+        )
     from google.protobuf.descriptor_pb2 import FileDescriptorSet  # noqa: PLC0415 - an extra
 
     files = dict(imports)
