@@ -109,7 +109,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
             snapshots=_snapshots_of(states, settings),
         )
         leader = _leader_of(connection, settings) if settings.leads else None
-        views = ProcessViews(worker, settings, health=health, leader=leader)
+        views = ProcessViews(worker, settings, health=health, leader=leader, source=options.source)
 
         async def work() -> None:
             if wire_library.BUILT is None:
@@ -281,12 +281,17 @@ class ProcessViews:
         *,
         health: Callable[[], InputHealth] | None = None,
         leader: "Leader | None" = None,
+        source: str | None = None,
     ) -> None:
         self._worker = worker
         self._leader = leader
         self._settings = settings
         self._measures = measure_set(settings)
-        self._identity = {"meaning": meaning_of(settings), "fingerprint": fingerprint_of(settings)}
+        self._identity = {
+            "meaning": meaning_of(settings),
+            "fingerprint": fingerprint_of(settings),
+            "source": source,
+        }
         self._collector = EvaluatorCollector(
             self.snapshot,
             ready=lambda: not self.readiness(),

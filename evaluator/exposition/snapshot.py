@@ -1,6 +1,6 @@
 """The immutable state of a worker for scrapes, `/status` and the live page."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -53,6 +53,15 @@ class Exemplar(NamedTuple):
     value_units: int
 
 
+class WorstQuery(NamedTuple):
+    """A settled query with a low value, in units of 2^-40."""
+
+    value_units: int
+    event_time_ms: int
+    trace_id: str
+    node_id: str
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """Every task of a worker as of its last commit.
@@ -61,8 +70,8 @@ class Snapshot:
     snapshot. `exemplars` have the keys of counters. `process_counts` are events of the process:
     ("rebalances",), ("commits", outcome), ("quarantined_stores", task), ("snapshot_failures",
     operation), ("snapshot_bytes", direction). `store_snapshots` are those of the tasks, if they are
-    on. `skew_ms` is how far the
-    clock of this machine is ahead of the broker's, None if that is unknown.
+    on. `skew_ms` is how far the clock of this machine is ahead of the broker's, None if that is
+    unknown. `worst` has recent queries by model, variant and measure, the lowest value first.
     """
 
     tasks: tuple[TaskView, ...] = ()
@@ -72,6 +81,7 @@ class Snapshot:
     process_counts: Tally = field(default_factory=dict)
     skew_ms: int | None = None
     store_snapshots: Mapping[int, StoreSnapshot] = field(default_factory=dict)
+    worst: Mapping[tuple[str, str, str], Sequence[WorstQuery]] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[TaskView]:
         return iter(self.tasks)

@@ -322,6 +322,7 @@ class Worker:
             process_counts=self._process_counts(),
             skew_ms=self._heartbeats.clock.skew_ms,
             store_snapshots=dict(self._snapshots.written) if self._snapshots else {},
+            worst=dict(self._ownership.worst.found),
         )
         self._heap.update(sum(view.memory_tier_bytes for view in views))
 

@@ -3,7 +3,7 @@
 import ctypes
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Sequence
 from time import perf_counter
 from typing import Final
 
@@ -16,6 +16,7 @@ from evaluator.core.measures.exact_sums import value_buckets
 from evaluator.core.types.records import VALUE_BOUNDS, Columns, SettledColumns
 from evaluator.core.types.tally import Group, GroupedTally, Path, Tally
 from evaluator.exposition.snapshot import Exemplar
+from evaluator.worker.worst_queries import WorstQueries
 
 RESTORE_LOG_SECONDS: Final = 10.0
 """Interval of the log lines about a task that restores."""
@@ -42,6 +43,7 @@ class ValueHistograms:
         counted: the measures that have a histogram.
         warned: logs that were warned about seconds; shared by all tasks.
         positions: whether exposures and clicks are counted.
+        worst: takes the lowest values; shared by all tasks.
     """
 
     def __init__(
@@ -51,7 +53,9 @@ class ValueHistograms:
         counted: Collection[str],
         warned: set[str],
         positions: bool = False,
+        worst: WorstQueries | None = None,
     ) -> None:
+        self._worst = worst or WorstQueries(measures)
         self._positions = positions
         self._warned = warned
         self._n_measures = len(measures)
@@ -60,8 +64,9 @@ class ValueHistograms:
         self._buckets: dict[Group, Tally] = {}  # of a pair: replaced, not changed
         self._exemplars: dict[Path, Exemplar] = {}
 
-    def add(self, settled: Iterable[SettledColumns], **read: Columns | None) -> None:
+    def add(self, settled: Sequence[SettledColumns], **read: Columns | None) -> None:
         """Counts the values of *settled* queries and the timestamps of *read* records."""
+        self._worst.add(settled)
         for part in settled:
             if part.units is not None and self._columns:
                 self._add(part, part.units.reshape(len(part), -1, self._n_measures))

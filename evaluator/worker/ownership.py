@@ -32,6 +32,7 @@ from evaluator.worker.settings import Wire, WorkerSettings
 from evaluator.worker.store_snapshots import MUCH_OLDER, StoreSnapshots, place_of
 from evaluator.worker.task import Task
 from evaluator.worker.task_state import OpenedTask, TaskState
+from evaluator.worker.worst_queries import WorstQueries
 
 _ATTEMPTS: Final = 3
 """A fetched store, the one that it replaced, and an empty one."""
@@ -76,6 +77,7 @@ class Ownership:
         self._settings = settings
         self.place: Place | None = None
         self._taken: Sequence[int] | None = None  # by the last take-over; some are being fetched
+        self.worst = WorstQueries(wire.measures.canonical)
         self._warned: set[str] = set()  # logs whose timestamps are probably seconds
 
     @property
@@ -345,6 +347,7 @@ class Ownership:
                 counted=self._settings.histogram_measures,
                 warned=self._warned,
                 positions=self._settings.counts_positions,
+                worst=self.worst,
             ),
         )
 

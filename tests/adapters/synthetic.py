@@ -23,7 +23,7 @@ from evaluator.core.online.watched import SeriesName
 from evaluator.core.types.records import LOGS, SERVED, Log
 from evaluator.core.types.segments import SegmentRules
 from evaluator.core.types.tally import GroupedTally, Tally
-from evaluator.exposition.snapshot import Resources, Snapshot, StoreSnapshot, TaskView
+from evaluator.exposition.snapshot import Resources, Snapshot, StoreSnapshot, TaskView, WorstQuery
 from evaluator.wire.outputs.encoding import totals_document
 
 MEASURES = ("top1", "top3", "mrr", "ndcg@10", "map@10")
@@ -314,7 +314,17 @@ class MovingViews(FixedViews):
             task_view(0, tally, watermark_ms=now_ms - 302_000),
             task_view(1, {}, watermark_ms=now_ms - 341_000, n_open=1_204, n_early=3),
         )
-        self.current = Snapshot(views, GroupedTally.of(tally), last_commit_ms=now_ms)
+        worst = [
+            WorstQuery(
+                n * UNITS_PER_ONE // 40, now_ms - 301_000 - 977 * n, f"trace-{n:016x}", "plan/3"
+            )
+            for n in range(10)
+        ]
+        self.current = Snapshot(
+            *(views, GroupedTally.of(tally)),
+            last_commit_ms=now_ms,
+            worst={(*pair, measure): worst for pair in self._pairs for measure in MEASURES},
+        )
 
 
 async def serve(port: int, *, n_pairs: int, n_rankers: int, warm_seconds: int) -> None:

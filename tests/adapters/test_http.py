@@ -147,7 +147,6 @@ def test_status_says_of_every_task_how_far_it_is() -> None:
                 "last_snapshot_bytes": 0,
             }
         ],
-        "worst_queries": [],
         "leader": None,
         "settings": {"maturity_ms": 5},
     }

@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 from importlib import resources
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import aiohttp
 import pytest
@@ -21,7 +21,7 @@ from evaluator.adapters.http import HttpServer
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.types.records import SERVED
 from evaluator.exposition.colours import colours
-from evaluator.exposition.snapshot import Exemplar, Snapshot
+from evaluator.exposition.snapshot import Snapshot, WorstQuery
 from tests.adapters.synthetic import (
     HOSTILE,
     MEASURES,
@@ -486,15 +486,27 @@ def test_levels_of_a_segment_have_lines_and_come_with_the_worst_first(tmp_path: 
 
 
 @pytest.mark.browser
-def test_the_worst_queries_come_with_the_command_that_inspects_them(tmp_path: Path) -> None:
-    path = ("bucket", "ranker", "prod", SERVED, "mrr", "1")
-    other = (*path[:3], "bm25", *path[4:])
-    shown = {path: Exemplar("it's 1", UNITS_PER_ONE // 4), other: Exemplar("t-2", 0)}
-    page = visit(FixedViews(replace(settled_world(), exemplars=shown)), tmp_path).page
+def test_the_worst_queries_of_the_chosen_series_come_with_their_command(tmp_path: Path) -> None:
+    one = WorstQuery(UNITS_PER_ONE // 4, NOW_MS, "it's 1", "plan/3")
+    other = WorstQuery(0, NOW_MS, "t-2", "")
+    pair = ("graph-ranker", "canary")
+    worst = {(*pair, "mrr"): [one], (*pair, "top1"): [other], (*PAIRS[0], "mrr"): [other]}
+    views = FixedViews(
+        replace(settled_world(), worst=worst),
+        settings={"alarm_measures": ["mrr"], "early_ms": 60_000},
+    )
+    chosen = quote(json.dumps(pair, separators=(",", ":")))
+    page = visit(views, tmp_path, at=f"/?model={chosen}").page
+    assert "Lowest mrr of graph-ranker · canary (served)" in page.by_id("worst-note").text()
     (row,) = page.by_id("worst").all("tbody")[0].all("tr")
-    assert row.text().startswith("ranker · prodmrr0.2500")
-    (command,) = row.all("code")
-    assert command.text() == r"evaluator inspect --source kafka://HOST:PORT -- 'it'\''s 1'"
+    # from a minute before it, as judgments may be early by that
+    command = "evaluator inspect --source kafka://HOST:PORT --from 2025-11-21T01:59:00Z"
+    command += r" -- 'it'\''s 1' plan/3"
+    assert [cell.text() for cell in row.all("td")] == [
+        "0.2500",
+        "2025-11-21 02:00:00",
+        command,
+    ]
 
 
 @pytest.mark.browser

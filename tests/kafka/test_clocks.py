@@ -64,7 +64,9 @@ def test_a_worker_whose_clock_is_ahead_says_so_and_writes_no_heartbeats(make_wor
     worker.eventually(lambda: worker.document("/status")["clock_skew_ms"])
     (warning,) = worker.document("/status")["warnings"]
     assert re.match(r"The clock of this machine is \d+ s ahead of the broker's", warning)
-    assert worker.document("/status")["ready"]
+    status = worker.document("/status")
+    assert status["ready"]
+    assert status["source"] == f"kafka://{world.bootstrap}"
     assert worker.samples()["evaluator_clock_skew_seconds"] >= 90
     commit_ms = worker.document("/status")["last_commit_ms"]
     worker.eventually(lambda: worker.document("/status")["last_commit_ms"] > commit_ms + 2_000)

@@ -7,10 +7,11 @@ from evaluator.core.columns.grades import GradeColumns
 from evaluator.core.columns.interning import DictionaryColumn
 from evaluator.core.columns.texts import TextRows
 from evaluator.core.measures import MISSING, UNITS_PER_ONE
-from evaluator.core.types.records import LoggedQuery, SettledColumns, Stratum
+from evaluator.core.types.records import SERVED, LoggedQuery, SettledColumns, Stratum
 from evaluator.core.types.tally import GroupedTally
-from evaluator.exposition.snapshot import Exemplar
+from evaluator.exposition.snapshot import Exemplar, WorstQuery
 from evaluator.worker.monitoring import ValueHistograms
+from evaluator.worker.worst_queries import MAX_WORST, MAX_WORST_SERIES, WorstQueries
 from tests.worker.house import House
 from tests.worker.traffic import traffic
 
@@ -108,6 +109,58 @@ def test_a_value_that_a_query_lacks_is_in_no_bucket():
     }
 
 
+def worst(values: list[float], *, hours: float = 0, model: str = "ranker") -> SettledColumns:
+    """A part with these values of served in mrr, 1 in top1, at these hours of event time."""
+    part = settled([[value, 1, 0, 0] for value in values])
+    part.strata = DictionaryColumn([STRATUM._replace(model=model)], np.zeros(len(values), np.int32))
+    part.event_times_ms = np.full(len(values), round(hours * 3_600_000))
+    return part
+
+
+def test_the_lowest_query_of_each_batch_is_kept_for_an_hour_of_event_time():
+    queries = WorstQueries(["mrr", "top1"])
+    queries.add([worst([0.5, 0.25, 0.75, 0.25]), worst([0.5], model="new")])
+    lowest = WorstQuery(UNITS_PER_ONE // 4, 0, "t-3", "")
+    assert queries.found["ranker", "prod", "mrr"] == (lowest,)  # the last of equals
+    assert queries.found["new", "prod", "mrr"] == (WorstQuery(UNITS_PER_ONE // 2, 0, "t-0", ""),)
+    queries.add([worst([1, 0.125], hours=1)])
+    second = WorstQuery(UNITS_PER_ONE // 8, 3_600_000, "t-1", "")
+    assert queries.found["ranker", "prod", "mrr"] == (second, lowest)
+    for _ in range(2):  # the second time after a refused commit
+        queries.add([worst([0.125], hours=1.001)])
+        third = WorstQuery(UNITS_PER_ONE // 8, 3_603_600, "t-0", "")
+        assert queries.found["ranker", "prod", "mrr"] == (third, second)
+
+
+def test_queries_without_a_value_are_never_the_worst():
+    part, unjudged = worst([0.5, 0.25]), settled([])
+    assert part.units is not None
+    part.units[4:6] = MISSING  # both measures of served, of the second query
+    unjudged.units = None
+    queries = WorstQueries(["mrr", "top1"])
+    queries.add([part, unjudged])
+    assert [each.trace_id for each in queries.found["ranker", "prod", "mrr"]] == ["t-0"]
+    part.units[:2] = MISSING
+    queries = WorstQueries(["mrr", "top1"])
+    queries.add([part])
+    assert queries.found == {}
+
+
+def test_the_worst_queries_are_limited_in_queries_series_and_pairs_of_a_batch():
+    queries = WorstQueries(["mrr", "top1"])
+    for n in range(MAX_WORST + 1):
+        queries.add([worst([0.5], hours=n / 100)])
+    times_ms = [each.event_time_ms for each in queries.found["ranker", "prod", "mrr"]]
+    assert times_ms == [36_000 * n for n in range(MAX_WORST, 0, -1)]  # 0.01 hours apart
+    for n in range(MAX_WORST_SERIES // 2):  # of two measures each
+        queries.add([worst([0.5], model=f"m{n}")])
+    assert len(queries.found) == MAX_WORST_SERIES
+    assert ("ranker", "prod", "mrr") not in queries.found
+    queries.add([worst([0.5], model=f"n{n}") for n in range(9)])
+    newest = {series[0] for series in queries.found if series[0].startswith("n")}
+    assert newest == {"n5", "n6", "n7", "n8"}
+
+
 async def test_the_buckets_of_a_worker_add_up_to_its_settled_queries():
     house = House()
     house.append({task: traffic(task) for task in (0, 1)})
@@ -120,6 +173,9 @@ async def test_the_buckets_of_a_worker_add_up_to_its_settled_queries():
     queries = {k[1:5]: n for k, n in counters.items() if k[0] == "settled" and k[5] == "queries"}
     assert counted == {key: n for key, n in queries.items() if key[3] == "mrr" and n}
     assert sum(counted.values()) > 0
+    with_worst = {key for key, n in queries.items() if key[2] == SERVED and n}
+    assert {(*key[:2], key[3]) for key in with_worst} == worker.snapshot.worst.keys()
+    assert min(found[0].value_units for found in worker.snapshot.worst.values()) == 0
 
 
 @pytest.mark.slow(alone=False)

@@ -3,6 +3,7 @@
 import heapq
 from array import array
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isnan, nan
 from typing import Any, Final, NamedTuple
@@ -89,7 +90,8 @@ class History:
     def document(self, snapshot: Snapshot, *, after_ms: int, **chosen: str) -> dict[str, Any]:
         """The points after *after_ms* of the *chosen* series, and the judged queries of pairs.
 
-        *chosen* has values of members of a series by name; without any, all series.
+        *chosen* has values of members of a series by name; without any, all series. With model,
+        variant and measure also the recent queries with the lowest values.
         """
         times_ms = [t for t in self._times_ms if t > after_ms]
         return {
@@ -100,6 +102,7 @@ class History:
                 if all(getattr(series, name) == value for name, value in chosen.items())
             ],
             "coverage": _coverage(snapshot),
+            "worst": _worst(snapshot, chosen),
         }
 
     def _discover(self, snapshot: Snapshot) -> None:
@@ -164,4 +167,18 @@ def _coverage(snapshot: Snapshot) -> list[dict[str, Any]]:
     return [
         {"model": model, "variant": variant, "judged": judged, "unjudged": unjudged}
         for (model, variant), (judged, unjudged) in most
+    ]
+
+
+def _worst(snapshot: Snapshot, chosen: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Recent queries with the lowest values of the served order."""
+    series = chosen.get("model", ""), chosen.get("variant", ""), chosen.get("measure", "")
+    return [
+        {
+            "value": query.value_units / UNITS_PER_ONE,
+            "event_time_ms": query.event_time_ms,
+            "trace_id": query.trace_id,
+            "node_id": query.node_id,
+        }
+        for query in snapshot.worst.get(series, ())
     ]

@@ -7,10 +7,9 @@ from typing import Any, Final
 
 from evaluator.core.alarms.rules import WINDOWS
 from evaluator.core.alarms.ticks import HOUR_MS, first_hour_of
-from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.online.alarm_watch import AlarmView
 from evaluator.core.online.events import LeaderView, ModelView
-from evaluator.core.types.records import LOGS, MAX_SKEW_MS, SERVED
+from evaluator.core.types.records import LOGS, MAX_SKEW_MS
 from evaluator.core.types.tally import Group, Tally, group_of
 from evaluator.exposition.alarm_sentence import alarm_sentence, alert_of
 from evaluator.exposition.snapshot import Snapshot, StoreSnapshot, TaskView
@@ -19,8 +18,6 @@ MAX_ROWS_BYTES: Final = 8 << 20
 ROW_BYTES: Final = 256
 """Bytes of a row in JSON, without the names of model, variant and ranker."""
 _KINDS: Final = {"running", "settled", "segment_running", "segment_settled"}
-MAX_WORST: Final = 10
-"""Limit of the worst queries that the page shows."""
 _PAIR: Final = 2
 """Length of a group that is not of a level."""
 
@@ -54,26 +51,9 @@ def status_document(
             {**_task_document(view), **_snapshot_document(snapshot.store_snapshots.get(view.task))}
             for view in snapshot
         ],
-        "worst_queries": _worst_queries(snapshot),
         "leader": None if leader is None else _leader_document(leader),
         "settings": dict(settings),
     }
-
-
-def _worst_queries(snapshot: Snapshot) -> list[dict[str, Any]]:
-    """Recent queries with low values of the served order; [] without `histogram_measures`."""
-    rows = [
-        {
-            "model": path[1],
-            "variant": path[2],
-            "measure": path[4],
-            "value": exemplar.value_units / UNITS_PER_ONE,
-            "trace_id": exemplar.trace_id,
-        }
-        for path, exemplar in snapshot.exemplars.items()
-        if path[3] == SERVED
-    ]
-    return sorted(rows, key=lambda row: (row["value"], row["trace_id"]))[:MAX_WORST]
 
 
 def skew_warnings(snapshot: Snapshot) -> Iterator[str]:

@@ -57,7 +57,7 @@ const TILE_ALERTS = {
 };
 
 const byId = (id) => document.getElementById(id);
-const state = { totals: null, status: null, coverage: new Map(), shown: CARDS_STEP, reachedAt: null };
+const state = { totals: null, status: null, coverage: new Map(), worst: [], shown: CARDS_STEP, reachedAt: null };
 
 // ---- writing to the page ------------------------------------------------------------------
 
@@ -141,6 +141,9 @@ function moment(ms) {
   return Number.isNaN(date.getTime()) ? count(ms) : date.toISOString().slice(0, 19).replace("T", " ");
 }
 
+/** A time before which no message of a query is, for --from. */
+const momentBefore = (ms, earlyMs) => `${moment(Math.max(0, ms - Number(earlyMs ?? 0))).replace(" ", "T")}Z`;
+
 // ---- what the documents say ---------------------------------------------------------------
 
 const key = (...parts) => JSON.stringify(parts);
@@ -164,6 +167,7 @@ function cardsOf(totals) {
 }
 
 function takeHistory(history) {
+  state.worst = history.worst;
   state.coverage = new Map(history.coverage.map((pair) => [key(pair.model, pair.variant), pair]));
 }
 
@@ -223,7 +227,7 @@ function showChartChoice() {
   const pairs = new Map(rows.map((row) => [key(row.model, row.variant), pairName(row)]));
   byId("chart-section").hidden = pairs.size === 0;
   fillSelect(byId("chart-model"), [...pairs]);
-  fillSelect(byId("chart-measure"), [...new Set(rows.map((row) => row.measure))].map((name) => [name, name]));
+  fillSelect(byId("chart-measure"), [...new Set(rows.map((row) => row.measure))].map((name) => [name, name]), state.status.settings?.alarm_measures?.[0]);
   const segments = [...new Set((state.totals.segments ?? []).map((row) => row.segment))];
   fillSelect(byId("chart-segment"), [["", "rankers"], ...segments.map((name) => [name, `levels of ${name}`])]);
 }
@@ -328,14 +332,21 @@ function showLevels() {
 /** A text as one word of a shell. */
 const quoted = (text) => (/^[\w.:/-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
 
+/** Recent queries of the model and measure of the chart; rows under the pointer stay, to be copied. */
 function showWorst() {
-  const worst = state.status.worst_queries;
-  byId("worst-section").hidden = worst.length === 0;
-  const rows = worst.map((row) => ({ ...row, key: key(row.model, row.variant, row.measure, row.trace_id) }));
+  const table = byId("worst");
+  byId("worst-section").hidden = state.worst.length === 0;
+  if (!state.worst.length || table.matches(":hover, :focus-within")) return;
+  const chosen = chosenLines();
+  setText(byId("worst-note"), `Lowest ${chosen.measure} of ${pairName(chosen)} (served) within an hour. The command shows ranking, judgments and values.`);
+  const { source, settings } = state.status;
   const create = (row) => make("tr", {}, [
-    make("th", { scope: "row", text: pairName(row) }), make("td", { text: row.measure }), make("td", { className: "n" }),
-    make("td", {}, [make("code", { text: `evaluator inspect --source kafka://HOST:PORT -- ${quoted(row.trace_id)}` })])]);
-  reconcile(byId("worst").tBodies[0], rows, create, (node, row) => setText(node.cells[2], measured(row.value)));
+    make("td", { className: "n" }), make("td", { className: "n", text: moment(row.event_time_ms) }),
+    make("td", {}, [make("code", { text: [
+      "evaluator inspect --source", source ?? "kafka://HOST:PORT", "--from", momentBefore(row.event_time_ms, settings.early_ms),
+      "--", quoted(row.trace_id), quoted(row.node_id)].join(" ") })])]);
+  const rows = state.worst.map((row) => ({ ...row, key: key(row.trace_id, row.node_id, row.event_time_ms) }));
+  reconcile(table.tBodies[0], rows, create, (node, row) => setText(node.cells[0], measured(row.value)));
 }
 
 // ---- the parts of the page ----------------------------------------------------------------
@@ -384,9 +395,9 @@ function updateMeasure(node, card, row, uniform) {
   }
 }
 
-function fillSelect(select, wanted) {
+function fillSelect(select, wanted, usual) {
   if (select.options.length === wanted.length && wanted.every(([value], i) => select.options[i].value === value)) return;
-  const before = select.value || asked.get(select.id.replace("chart-", ""));
+  const before = select.value || (asked.get(select.id.replace("chart-", "")) ?? usual);
   select.replaceChildren(...wanted.map(([value, text]) => make("option", { value, text })));
   select.value = wanted.some(([value]) => value === before) ? before : wanted[0]?.[0] ?? "";
 }
