@@ -189,6 +189,12 @@ alarm_observed_mean gauge model variant ranker measure segment level kind
     Mean of the window that began the alarm that is on.
 alarm_expected_mean gauge model variant ranker measure segment level kind
     What the reference expected of the window that began the alarm that is on.
+alarm_day_mean gauge model variant ranker measure segment level kind
+    Mean of the last day of a watched series; absent if it cannot be compared.
+alarm_day_expected_mean gauge model variant ranker measure segment level kind
+    What the reference expects of the last day.
+alarm_day_spread gauge model variant ranker measure segment level kind
+    Standard deviation of their difference: of days in the reference, and by chance.
 alarm_reference_weeks gauge model variant ranker measure segment level kind
     Weeks of the reference of a series; 0 before there are two.
 alarm_carried_share gauge model variant ranker measure segment level kind carrier

@@ -170,6 +170,13 @@ QUALITY.insert(
 WATCHED: Final = "{{model}}/{{variant}} {{ranker}} {{measure}} {{segment}} {{level}} {{kind}}"
 OF_ALARMS: Final = 'job=~"$job",model=~"$model",variant=~"(.+-)?$variant(-.+)?"'
 """Of a variant, and of those whose name it begins or ends, as `canary-prod` for two variants."""
+
+
+def day(name: str) -> str:
+    """A figure of the last day of watched series."""
+    return f"max by (job, {SERIES}) (evaluator_alarm_day_{name}{{{OF_ALARMS}}})"
+
+
 ALARMS: Final = [
     Panel(
         title="Evidence of alarms",
@@ -191,6 +198,21 @@ ALARMS: Final = [
         ],
         unit="none",
         decimals=2,
+    ),
+    Panel(
+        title="Last day of watched series, and what is expected",
+        text="Mean of the last 24 hours, what the reference expects of them, and bounds: twice the"
+        " standard deviation of their difference, of days in the reference and by chance. An alarm"
+        " also looks at 1 hour, 6 hours and 7 days.",
+        runbook="EvaluatorQualityAlarm",
+        targets=[
+            (day("mean"), f"{WATCHED} level"),
+            (day("expected_mean"), f"{WATCHED} expected"),
+            (f"{day('expected_mean')} - 2 * {day('spread')}", f"{WATCHED} lower bound"),
+            (f"{day('expected_mean')} + 2 * {day('spread')}", f"{WATCHED} upper bound"),
+        ],
+        unit="none",
+        decimals=3,
     ),
     Panel(
         title="Watched series, the most evidence first",

@@ -140,6 +140,7 @@ _WATCHED = AlarmView(
     "coverage",
     4,
     spreads=(0.012, 0.006, 0.004, 0.003),
+    day=(0.58, 0.6, 0.005),
 )
 _QUIET = AlarmView(
     _NAME._replace(segment="locale", level="de"), 0.0, None, (), reference_from_ms=NOW_MS

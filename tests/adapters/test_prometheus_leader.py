@@ -141,6 +141,9 @@ def test_alarms_are_exported_by_series():
     assert value_of(found, "evaluator_alarm_since_timestamp_seconds", **on) == NOW_MS / 1000
     assert value_of(found, "evaluator_alarm_observed_mean", **on) == watched.alarm.observed
     assert value_of(found, "evaluator_alarm_expected_mean", **on) == watched.alarm.expected
+    for n, name in enumerate(("mean", "expected_mean", "spread")):
+        assert value_of(found, f"evaluator_alarm_day_{name}", **on) == (0.58, 0.6, 0.005)[n]
+        assert value_of(found, f"evaluator_alarm_day_{name}", **off) is None
     assert value_of(found, "evaluator_alarm_reference_weeks", **on) == 4
     carrier = {**on, "carrier": "locale=de"}
     assert value_of(found, "evaluator_alarm_carried_share", **carrier) == 0.82

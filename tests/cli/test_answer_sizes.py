@@ -139,7 +139,9 @@ def worst_alarms(measures):
     weeks = tuple(range(2_900, 2_908))
     return AlarmsView(
         tuple(
-            AlarmView(name, 1e6 / 3, alarm, weeks, COVERAGE, 2**31, NOW_MS, (1 / 3,) * 4)
+            AlarmView(
+                name, 1e6 / 3, alarm, weeks, COVERAGE, 2**31, NOW_MS, (1 / 3,) * 4, (1 / 3,) * 3
+            )
             for name in series
         ),
         *(1_000, NOW_MS, tuple(series[:MAX_NAMED])),

@@ -333,6 +333,7 @@ def _alarm_series(view: AlarmsView) -> dict[str, Samples]:
     """Samples of the watched series, by name in SPECS."""
     series = [(tuple(map(clean, each.series)), each) for each in view.series]
     on = [(labels, each.alarm) for labels, each in series if each.alarm is not None]
+    days = [(labels, each.day) for labels, each in series if each.day is not None]
     return {
         "alarm_active": [(labels, int(each.alarm is not None)) for labels, each in series],
         "alarm_acknowledged": [
@@ -343,6 +344,9 @@ def _alarm_series(view: AlarmsView) -> dict[str, Samples]:
         "alarm_since_timestamp_seconds": [(labels, alarm.since_ms / 1000) for labels, alarm in on],
         "alarm_observed_mean": [(labels, alarm.observed) for labels, alarm in on],
         "alarm_expected_mean": [(labels, alarm.expected) for labels, alarm in on],
+        "alarm_day_mean": [(labels, day[0]) for labels, day in days],
+        "alarm_day_expected_mean": [(labels, day[1]) for labels, day in days],
+        "alarm_day_spread": [(labels, day[2]) for labels, day in days],
         "alarm_reference_weeks": [(labels, len(each.weeks)) for labels, each in series],
         "alarm_carried_share": [
             ((*labels, clean(carrier_text(of))), of.share)

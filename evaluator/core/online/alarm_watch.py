@@ -4,7 +4,7 @@ Queries are summed by task and tick, for the series that are declared for them. 
 and closed once no query of it can follow.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from math import sqrt
@@ -12,9 +12,10 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from evaluator.core.alarms.alarm import Alarm
+from evaluator.core.alarms.look import Look
 from evaluator.core.alarms.series import AlarmSeries, EventName, NothingToDoError
 from evaluator.core.alarms.sums import KEPT_HOURS, HourlySums, UnitSums
-from evaluator.core.alarms.ticks import HOUR_MS, TICK_MS
+from evaluator.core.alarms.ticks import DAY_HOURS, HOUR_MS, TICK_MS
 from evaluator.core.alarms.variants import OTHER, VariantsSeries
 from evaluator.core.online.carriers import carried_by, context_of
 from evaluator.core.online.ordered_merge import TaskProgress
@@ -47,7 +48,8 @@ class AlarmView:
 
     `n_windows` are those with enough queries; without a reference, `reference_from_ms` is when it
     is expected. `spreads` are the standard deviations of the means of WINDOWS in the reference,
-    beside chance; () without past weeks.
+    beside chance; () without past weeks. `day` is the mean of the last day, what is expected of
+    it, and the standard deviation of their difference; None if it cannot be compared.
     """
 
     series: SeriesName
@@ -58,6 +60,7 @@ class AlarmView:
     n_windows: int = 0
     reference_from_ms: int | None = None
     spreads: tuple[float, ...] = ()
+    day: tuple[float, float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,6 +313,7 @@ class AlarmWatch:
                 len(of.looks),
                 of.reference_from_ms,
                 () if of.reference is None else tuple(map(sqrt, of.reference.spreads)),
+                _day_of(of.looks),
             )
             for name, of in self.series.items()
         )
@@ -346,6 +350,11 @@ class AlarmWatch:
         self.at_tick = dict(taken), dict(self.merge.positions)
         self.series = dict(sorted(series.items(), key=_first))
         self._of_query = {}
+
+
+def _day_of(looks: Sequence[Look]) -> tuple[float, float, float] | None:
+    of_day = [look for look in looks if look.hours == DAY_HOURS]
+    return next(((of.observed, of.observed - of.change, of.error) for of in of_day), None)
 
 
 def _first(item: tuple[SeriesName, AlarmSeries]) -> SeriesName:

@@ -83,6 +83,19 @@ def test_a_drop_in_one_level_is_found_where_it_is(whole):
     assert begun[GERMAN].alarm.carried_by == ()
 
 
+def test_a_view_has_the_last_day_and_what_is_expected_of_it(world, whole):
+    views = {view.series: view for view in whole.view().series}
+    end_ms = whole.view().tick_end_ms
+    first_ms = (-(-end_ms // HOUR_MS) - 24) * HOUR_MS
+    judged = [q for q in world if first_ms <= q.event_time_ms < end_ms and q.grades]
+    mean = sum(q.units["served"]["ndcg@10"] for q in judged) / (len(judged) * ONE)
+    assert views[SERVED].day[0] == views[OBJECTIVE].day[0] == mean
+    assert views[OBJECTIVE].day[1] == pytest.approx(0.55)
+    assert views[SERVED].day[1] == pytest.approx(0.6, abs=0.01)
+    assert views[SERVED].day[2] > views[SERVED].spreads[2]
+    assert watched(batches(world[:500], 0)).view().series[0].day is None  # no reference yet
+
+
 def test_an_alarm_has_the_judged_share_the_pair_and_the_weeks_beside_it(world, whole):
     begun = {event.series: event.alarm for event in whole.events if event.name == "on"}
     spreads = {view.series: view.spreads for view in whole.view().series}
