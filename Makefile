@@ -163,6 +163,7 @@ bench-learn: $(VENV)/.compare ## updates per second of the learner, and its weig
 bench-alarms: $(VENV)/.dev ## false alarms and delays of alarms in all simulated worlds, against their bars
 	$(BIN)/python -m benchmarks.alarms $(ARGS)
 	$(BIN)/python -m benchmarks.alarm_variants
+	$(BIN)/python -m benchmarks.alarm_leader
 
 # --- wheel and image ---
 

@@ -226,16 +226,21 @@ def run(
         if drop_of is not None:
             level = level - drop_of[number]
         columns[number] = sums_of(world, rate, level, rng)
-    hourly = runs.queries, runs.values, runs.squares, runs.products, runs.sizes
     first = (WARM_UP_WEEKS if drop_of is None else DELAY_WARM_UP_WEEKS) * 7 * TICKS_PER_DAY
-    for tick in range(ticks):
+    follow(runs, columns, first)
+    return runs
+
+
+def follow(runs: Runs, columns: IntArray, first: int) -> None:
+    """Gives `columns` `[n_runs, 5, n_ticks]` to all runs, which look from tick *first* on."""
+    hourly = runs.queries, runs.values, runs.squares, runs.products, runs.sizes
+    for tick in range(columns.shape[2]):
         for column, name in zip(hourly, columns.swapaxes(0, 1), strict=True):
             column[:, tick // 4] += name[:, tick]
         if tick >= first:
             if tick % 672 == 0:
                 runs.refit(tick // 672)
             runs.tick(tick)
-    return runs
 
 
 # Levels. A day has 96 ticks.
