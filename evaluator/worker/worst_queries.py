@@ -1,7 +1,6 @@
 """The recent queries with the lowest settled values, for the live page."""
 
 from collections.abc import Collection, Sequence
-from itertools import product
 from typing import Final
 
 import numpy as np
@@ -17,13 +16,15 @@ MAX_WORST_SERIES: Final = 300
 _MAX_PAIRS: Final = 4
 """Pairs of one batch, those that settled last, so that the time for a batch has a bound."""
 _RECENT_MS: Final = 3_600_000
+_Series = tuple[str, str, str]
+"""Model, variant and measure."""
 
 
 class WorstQueries:
     """The lowest values of the served order, by pair and measure, of all tasks of a process.
 
-    Of each batch the lowest query, the last of equals; those that are more than an hour of event
-    time older than a new one are removed.
+    Of each batch the lowest query, the last of equals, or as many as there is room for; those that
+    are more than an hour of event time older than the newest are removed.
 
     Args:
         measures: the canonical names of all value columns, in order.
@@ -31,7 +32,7 @@ class WorstQueries:
 
     def __init__(self, measures: Collection[str]) -> None:
         self._measures = tuple(measures)
-        self.found: dict[tuple[str, str, str], tuple[WorstQuery, ...]] = {}
+        self.found: dict[_Series, tuple[WorstQuery, ...]] = {}
 
     def add(self, settled: Sequence[SettledColumns]) -> None:
         """Adds the lowest queries of the parts of a batch."""
@@ -45,25 +46,38 @@ class WorstQueries:
         shape = len(part), len(part.rankers), len(self._measures)
         units = np.asarray(part.units).reshape(shape)[:, part.rankers.index(SERVED)]
         chosen = part.strata.distinct(slice(None, None, -1))[:n_pairs].tolist()
-        lowest: list[int] = []
+        found: list[tuple[_Series, int, int]] = []
         for number in chosen:
+            pair = part.strata.names[number][:2]
             rows = np.flatnonzero(part.strata.numbers == number)[::-1]
+            since_ms = int(part.event_times_ms[rows].max()) - _RECENT_MS
+            rows = rows[part.event_times_ms[rows] >= since_ms]
             values = units[rows].view(np.uint64)  # so that MISSING, -1, is the largest
-            lowest += rows[values.argmin(axis=0)].tolist()
-        texts, times_ms = part.texts.picked(np.array(lowest)), part.event_times_ms[lowest].tolist()
-        queries = zip(lowest, times_ms, texts.column(0), texts.column(1), strict=True)
-        pairs = (part.strata.names[number][:2] for number in chosen)
-        cells = product(pairs, enumerate(self._measures))
-        for (pair, (column, measure)), (row, *query) in zip(cells, queries, strict=True):
-            if (value := int(units[row, column])) != MISSING:
-                self._insert((*pair, measure), WorstQuery(value, *query))
+            if self._has_room(pair, since_ms):
+                places = values.argsort(axis=0, kind="stable")[:MAX_WORST]
+            else:
+                places = values.argmin(axis=0)[None]
+            for column, measure in enumerate(self._measures):
+                lowest = rows[places[:, column]]
+                cells = zip(lowest.tolist(), units[lowest, column].tolist(), strict=True)
+                found += [((*pair, measure), *cell) for cell in cells if cell[1] != MISSING]
+        lowest = np.array([row for _, row, _ in found], np.intp)
+        texts, times_ms = part.texts.picked(lowest), part.event_times_ms[lowest].tolist()
+        queries = zip(times_ms, texts.column(0), texts.column(1), strict=True)
+        for (series, _, value), query in zip(found, queries, strict=True):
+            self._insert(series, WorstQuery(value, *query))
         return len(chosen)
 
-    def _insert(self, series: tuple[str, str, str], query: WorstQuery) -> None:
-        since_ms = query.event_time_ms - _RECENT_MS
-        kept = [each for each in self.found.pop(series, ()) if each.event_time_ms >= since_ms]
-        kept = [query, *(each for each in kept if each[1:] != query[1:])]
-        self.found[series] = tuple(sorted(kept, key=_by_value)[:MAX_WORST])
+    def _has_room(self, pair: tuple[str, str], since_ms: int) -> bool:
+        """Whether no list of the pair is full of recent queries, as after a start."""
+        lists = (self.found.get((*pair, measure), ()) for measure in self._measures)
+        return all(sum(of.event_time_ms >= since_ms for of in each) < MAX_WORST for each in lists)
+
+    def _insert(self, series: _Series, query: WorstQuery) -> None:
+        kept = [*(of for of in self.found.pop(series, ()) if of[1:] != query[1:]), query]
+        since_ms = max(of.event_time_ms for of in kept) - _RECENT_MS
+        recent = (of for of in kept if of.event_time_ms >= since_ms)
+        self.found[series] = tuple(sorted(recent, key=_by_value)[:MAX_WORST])
         if len(self.found) > MAX_WORST_SERIES:
             del self.found[next(iter(self.found))]
 

@@ -493,7 +493,12 @@ def test_the_worst_queries_of_the_chosen_series_come_with_their_command(tmp_path
     worst = {(*pair, "mrr"): [one], (*pair, "top1"): [other], (*PAIRS[0], "mrr"): [other]}
     views = FixedViews(
         replace(settled_world(), worst=worst),
-        settings={"alarm_measures": ["mrr"], "early_ms": 60_000},
+        settings={
+            "alarm_measures": ["mrr"],
+            "early_ms": 60_000,
+            "topic_prefix": "eu-",
+            "rankings_topic": "rankings",
+        },
     )
     chosen = quote(json.dumps(pair, separators=(",", ":")))
     page = visit(views, tmp_path, at=f"/?model={chosen}").page
@@ -501,7 +506,7 @@ def test_the_worst_queries_of_the_chosen_series_come_with_their_command(tmp_path
     (row,) = page.by_id("worst").all("tbody")[0].all("tr")
     # from a minute before it, as judgments may be early by that
     command = "evaluator inspect --source kafka://HOST:PORT --from 2025-11-21T01:59:00Z"
-    command += r" -- 'it'\''s 1' plan/3"
+    command += r" --set topic_prefix=eu- -- 'it'\''s 1' plan/3"
     assert [cell.text() for cell in row.all("td")] == [
         "0.2500",
         "2025-11-21 02:00:00",

@@ -117,19 +117,34 @@ def worst(values: list[float], *, hours: float = 0, model: str = "ranker") -> Se
     return part
 
 
-def test_the_lowest_query_of_each_batch_is_kept_for_an_hour_of_event_time():
+def test_the_lowest_queries_of_a_batch_are_kept_for_an_hour_of_event_time():
     queries = WorstQueries(["mrr", "top1"])
     queries.add([worst([0.5, 0.25, 0.75, 0.25]), worst([0.5], model="new")])
     lowest = WorstQuery(UNITS_PER_ONE // 4, 0, "t-3", "")
-    assert queries.found["ranker", "prod", "mrr"] == (lowest,)  # the last of equals
+    first = tuple(queries.found["ranker", "prod", "mrr"])
+    assert [each.trace_id for each in first] == ["t-3", "t-1", "t-0", "t-2"]  # of equals the last
+    assert first[0] == lowest
     assert queries.found["new", "prod", "mrr"] == (WorstQuery(UNITS_PER_ONE // 2, 0, "t-0", ""),)
-    queries.add([worst([1, 0.125], hours=1)])
-    second = WorstQuery(UNITS_PER_ONE // 8, 3_600_000, "t-1", "")
-    assert queries.found["ranker", "prod", "mrr"] == (second, lowest)
+    queries.add([worst([0.125], hours=1)])
+    second = WorstQuery(UNITS_PER_ONE // 8, 3_600_000, "t-0", "")
+    assert queries.found["ranker", "prod", "mrr"] == (second, *first)
     for _ in range(2):  # the second time after a refused commit
         queries.add([worst([0.125], hours=1.001)])
         third = WorstQuery(UNITS_PER_ONE // 8, 3_603_600, "t-0", "")
         assert queries.found["ranker", "prod", "mrr"] == (third, second)
+
+
+def test_after_a_start_a_batch_fills_the_list_with_the_queries_of_its_last_hour():
+    queries = WorstQueries(["mrr", "top1"])
+    part = worst([n / 64 for n in range(2 * MAX_WORST)])
+    part.event_times_ms[:5] = -3_600_001
+    queries.add([part])
+    found = queries.found["ranker", "prod", "mrr"]
+    assert [each.trace_id for each in found] == [f"t-{n}" for n in range(5, 5 + MAX_WORST)]
+    queries.add([worst([0, 0, 0])])  # then only the lowest one
+    assert [each.value_units > 0 for each in queries.found["ranker", "prod", "mrr"]].count(
+        False
+    ) == 1
 
 
 def test_queries_without_a_value_are_never_the_worst():

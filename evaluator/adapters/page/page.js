@@ -332,6 +332,9 @@ function showLevels() {
 /** A text as one word of a shell. */
 const quoted = (text) => (/^[\w.:/-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
 
+/** Settings without which a command finds other topics, or none. */
+const TOPICS = ["topic_prefix", "output_prefix", "rankings_topic", "judgments_topic"];
+
 /** Recent queries of the model and measure of the chart; rows under the pointer stay, to be copied. */
 function showWorst() {
   const table = byId("worst");
@@ -344,6 +347,7 @@ function showWorst() {
     make("td", { className: "n" }), make("td", { className: "n", text: moment(row.event_time_ms) }),
     make("td", {}, [make("code", { text: [
       "evaluator inspect --source", source ?? "kafka://HOST:PORT", "--from", momentBefore(row.event_time_ms, settings.early_ms),
+      ...TOPICS.filter((name) => settings[name] && `${settings[name]}_topic` !== name).map((name) => `--set ${name}=${quoted(settings[name])}`),
       "--", quoted(row.trace_id), quoted(row.node_id)].join(" ") })])]);
   const rows = state.worst.map((row) => ({ ...row, key: key(row.trace_id, row.node_id, row.event_time_ms) }));
   reconcile(table.tBodies[0], rows, create, (node, row) => setText(node.cells[0], measured(row.value)));
