@@ -533,6 +533,8 @@ def test_alarms_that_are_on_come_first_and_no_series_hides_the_section(tmp_path:
     views = FixedViews(settled_world(), learned=replace(view, alarms=alarms))
     page = visit(views, tmp_path / "with").page
     (body,) = page.by_id("alarms").all("tbody")
+    tags = [row.all("span")[0].attributes["data-state"] for row in body.all("tr")]
+    assert tags == ["warn", "none"]  # a series that is not compared is not green
     on, quiet = (row.text() for row in body.all("tr"))
     assert on.startswith("ranker prod served ndcg@10 ownacknowledged, coverage too1.700.5710.602")
     assert quiet.startswith("ranker prod served ndcg@10 locale de ownno reference until ")

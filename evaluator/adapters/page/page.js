@@ -608,7 +608,7 @@ function showAlarms() {
   reconcile(byId("alarms").tBodies[0], rows, create, (node, row) => {
     const tag = node.cells[1].firstElementChild;
     setText(tag, row.state);
-    setState(tag, row.on ? "warn" : "ready");
+    setState(tag, row.on ? "warn" : row.state === "off" ? "ready" : "none");
     row.cells.forEach((text, i) => setText(node.cells[i + 2], text));
   });
 }
