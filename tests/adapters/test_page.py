@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 from importlib import resources
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
@@ -27,6 +27,7 @@ from tests.adapters.synthetic import (
     MEASURES,
     NOW_MS,
     FixedViews,
+    alarmed,
     learned,
     ledger,
     one_task,
@@ -493,15 +494,15 @@ def test_the_worst_queries_of_the_chosen_series_come_with_their_command(tmp_path
     worst = {(*pair, "mrr"): [one], (*pair, "top1"): [other], (*PAIRS[0], "mrr"): [other]}
     views = FixedViews(
         replace(settled_world(), worst=worst),
+        learned=alarmed(model=pair[0], variant=pair[1], measure="mrr"),
         settings={
-            "alarm_measures": ["mrr"],
+            "alarm_measures": ["top1"],
             "early_ms": 60_000,
             "topic_prefix": "eu-",
             "rankings_topic": "rankings",
         },
     )
-    chosen = quote(json.dumps(pair, separators=(",", ":")))
-    page = visit(views, tmp_path, at=f"/?model={chosen}").page
+    page = visit(views, tmp_path).page  # it begins with the series that has an alarm
     assert "Lowest mrr of graph-ranker · canary (served)" in page.by_id("worst-note").text()
     (row,) = page.by_id("worst").all("tbody")[0].all("tr")
     # from a minute before it, as judgments may be early by that

@@ -226,8 +226,9 @@ function showChartChoice() {
   const rows = state.totals.totals;
   const pairs = new Map(rows.map((row) => [key(row.model, row.variant), pairName(row)]));
   byId("chart-section").hidden = pairs.size === 0;
-  fillSelect(byId("chart-model"), [...pairs]);
-  fillSelect(byId("chart-measure"), [...new Set(rows.map((row) => row.measure))].map((name) => [name, name]), state.status.settings?.alarm_measures?.[0]);
+  const of = state.status.leader?.alarms.series.find((each) => each.alarm && each.ranker);
+  fillSelect(byId("chart-model"), [...pairs], of && key(of.model, of.variant));
+  fillSelect(byId("chart-measure"), [...new Set(rows.map((row) => row.measure))].map((name) => [name, name]), of?.measure ?? state.status.settings?.alarm_measures?.[0]);
   const segments = [...new Set((state.totals.segments ?? []).map((row) => row.segment))];
   fillSelect(byId("chart-segment"), [["", "rankers"], ...segments.map((name) => [name, `levels of ${name}`])]);
 }
