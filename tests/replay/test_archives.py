@@ -47,12 +47,16 @@ def put(root, objects):
     return f"archive://{root}"
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    root = tmp_path_factory.mktemp("archived")
+def write_expected(root):
+    """Logs, and the results of a replay of them."""
     write_logs(root / "logs")
     assert run(f"file://{root / 'logs'}", root / "expected") == 0
     return root
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return write_expected(tmp_path_factory.mktemp("archived"))
 
 
 @pytest.mark.parametrize("suffix", PACK)
@@ -197,29 +201,36 @@ def test_any_file_system_of_fsspec_is_read(root, tmp_path):
     assert contents(tmp_path / "out") == contents(root / "expected")
 
 
+def reads_a_store(root, path, scheme, environment):
+    """The bucket `archive` has the logs of *root*, and there is no bucket `nowhere`.
+
+    The command runs in its own process: these libraries close their sessions with the interpreter.
+    """
+
+    def replayed(url, out):
+        chosen = [each for setting in SETTINGS for each in ("--set", setting)]
+        command = ["replay", "--source", f"archive://{url}", "--out", str(out), *chosen]
+        return subprocess.run(
+            [sys.executable, "-m", "evaluator", *command],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    done = replayed(f"{scheme}://archive/topics", path / "out")
+    assert done.returncode == 0, done.stderr
+    assert contents(path / "out") == contents(root / "expected")
+    done = replayed(f"{scheme}://nowhere", path / "none")
+    assert done.returncode == 3, done.stderr
+    assert f"{scheme}://nowhere" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.slow
 def test_a_server_of_s3_is_read(root, tmp_path):
-    """The command runs in its own process: s3fs closes its sessions with the interpreter."""
     with s3_server("archive", dict(objects_of(root / "logs", repeated=1))) as environment:
-
-        def replayed(url, out):
-            chosen = [each for setting in SETTINGS for each in ("--set", setting)]
-            command = ["replay", "--source", f"archive://{url}", "--out", str(out), *chosen]
-            return subprocess.run(
-                [sys.executable, "-m", "evaluator", *command],
-                env=environment,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-
-        done = replayed("s3://archive/topics", tmp_path / "out")
-        assert done.returncode == 0, done.stderr
-        assert contents(tmp_path / "out") == contents(root / "expected")
-        done = replayed("s3://nowhere", tmp_path / "none")
-        assert done.returncode == 3
-        assert "s3://nowhere" in done.stderr
-        assert "Traceback" not in done.stderr
+        reads_a_store(root, tmp_path, "s3", environment)
 
 
 async def test_a_missing_package_is_named(tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -844,14 +845,14 @@ def test_parameters_of_addresses_are_not_in_errors(stores, monkeypatch):
     )
 
 
-ON_S3 = """
+ON_A_STORE = """
 import sys
 from pathlib import Path
 from evaluator.adapters.files.snapshots import SnapshotFolder
 from evaluator.wire.state.snapshots import SnapshotFailed
 
-path = Path(sys.argv[1])
-folder = SnapshotFolder("s3://snapshots/evaluator")
+path, scheme = Path(sys.argv[1]), sys.argv[2]
+folder = SnapshotFolder(f"{scheme}://snapshots/evaluator")
 folder.probe()
 for progress in (1, 2, 3):
     store = path / str(progress)
@@ -870,22 +871,22 @@ folder.fetch("c/t/0/f", furthest, path / "fetched", lambda: None)
 wanted = {each.name: each.read_bytes() for each in (path / "3").iterdir()}
 assert {each.name: each.read_bytes() for each in (path / "fetched").iterdir()} == wanted
 try:
-    SnapshotFolder("s3://nowhere").write("c/t/0/f", path / "3", positions, lambda: None)
+    SnapshotFolder(f"{scheme}://nowhere").write("c/t/0/f", path / "3", positions, lambda: None)
 except SnapshotFailed as error:
     print(error)
 
 import asyncio
-from tests.worker.test_snapshots import work_on_s3
+from tests.worker.test_snapshots import work_on_a_store
 
-asyncio.run(work_on_s3(path))
+asyncio.run(work_on_a_store(path, f"{scheme}://snapshots/workers"))
 print("fetched")
 """
 
 
-async def work_on_s3(path: Path) -> None:
-    """A whole worker writes its snapshots to S3, and another one without its disk fetches them."""
+async def work_on_a_store(path: Path, url: str) -> None:
+    """A whole worker writes its snapshots there, and another one without its disk fetches them."""
     commit_after_every_batch(pytest.MonkeyPatch())
-    rig, url = Rig(path / "rig"), "s3://snapshots/workers"
+    rig = Rig(path / "rig")
     rig.append(0, 0.5)
     progress = sum(rig.house.ends().values())
     with capture_logs() as logs:
@@ -905,24 +906,33 @@ async def work_on_s3(path: Path) -> None:
     assert (again, restored) == (0, []), "no record before the snapshot is read again"
 
 
-@pytest.mark.slow
-def test_a_server_of_s3_keeps_snapshots(tmp_path):
-    """In its own process: s3fs closes its sessions with the interpreter."""
-    with s3_server("snapshots") as environment:
-        done = subprocess.run(
-            [sys.executable, "-c", ON_S3, str(tmp_path)],
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+def keeps_snapshots(path: Path, scheme: str, environment: Mapping[str, str], failure: str) -> str:
+    """The bucket `snapshots` of a store keeps them; *failure*: there is no bucket `nowhere`.
+
+    In its own process: these libraries close their sessions with the interpreter. Returns what it
+    has printed.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", ON_A_STORE, str(path), scheme],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
-    first, second, third, again, progress, failure, worker = done.stdout.splitlines()
+    first, second, third, again, progress, of_nowhere, worker = done.stdout.splitlines()
     assert int(first) == 6_000 + 100 + 15 + 1
     assert int(second) == int(third) == 100 + 1, "only files that are new"
     assert int(again) == 0
     assert progress == "3 2 []"
-    assert "bucket does not exist" in failure
+    assert failure in of_nowhere
     assert worker == "fetched"
-    assert SECRET not in done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_a_server_of_s3_keeps_snapshots(tmp_path):
+    with s3_server("snapshots") as environment:
+        printed = keeps_snapshots(tmp_path, "s3", environment, "bucket does not exist")
+    assert SECRET not in printed
