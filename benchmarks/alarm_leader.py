@@ -26,6 +26,7 @@ from benchmarks.alarms import (
     STEP,
     TICK_SECONDS,
     TICKS_PER_DAY,
+    WARM_UP_WEEKS,
     Runs,
     World,
     follow,
@@ -202,7 +203,7 @@ def events_of(values: Sequence[bytes]) -> list[tuple[int, int, bool]]:
 def computed(queries: Queries, rules: WatchRules, *, is_pair: bool) -> list[tuple[int, int, bool]]:
     """Events of the same queries without a leader."""
     runs = Runs(queries.n_ticks // 4, 1, rules.alarms, not is_pair)
-    follow(runs, sums_of_queries(queries)[None], 0)
+    follow(runs, sums_of_queries(queries)[None], WARM_UP_WEEKS * 7 * TICKS_PER_DAY)
     return runs.events
 
 
