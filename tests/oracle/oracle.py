@@ -292,10 +292,10 @@ def place_judgments(
 ) -> dict[int, str]:
     """Outcome of each judgment by offset; the applied ones are put with their query."""
     times = event_times(judgments, settings.out_of_orderness_ms)
+    log_times = sorted(times[each.offset] for each in judgments if isinstance(each, Judgment))
     of_key: dict[Key, list[Query]] = defaultdict(list)
     for query in queries:
-        query.judgment_times = times
-        query.log_times = [times[each.offset] for each in judgments if isinstance(each, Judgment)]
+        query.judgment_times, query.log_times = times, log_times
         of_key[query.ranking.key].append(query)
     outcomes = {}
     for judgment in (record for record in judgments if isinstance(record, Judgment)):

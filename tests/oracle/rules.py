@@ -5,6 +5,7 @@ all else on event times and on the final watermark.
 """
 
 import json
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -105,7 +106,7 @@ class Query:
     watermark: Watermark
     applied: list[Judgment] = field(default_factory=list)
     judgment_times: Mapping[int, int] = field(default_factory=dict)
-    log_times: Sequence[int] = ()  # of all judgments of the log
+    log_times: Sequence[int] = ()  # of all judgments of the log, sorted
 
     @property
     def identity(self) -> tuple[int, str, str]:
@@ -222,13 +223,20 @@ class Query:
         return {key: value for key, value in units.items() if key[1] in self.settings.columns}
 
     @property
+    def in_log(self) -> bool:
+        """Whether any judgment, whatever its outcome, is in (event time, settled time]."""
+        until_then, until_settled = (
+            bisect_right(self.log_times, ms) for ms in (self.event_time_ms, self.settled_time_ms)
+        )
+        return until_then < until_settled
+
+    @property
     def zero(self) -> list[str]:
         """Exposed candidates without a grade by maturity: with `silence = zero` they get 0.
 
-        Unless no judgment of the log, whatever its outcome, is in (event time, settled time].
+        Unless no judgment of the log is `in_log`.
         """
-        in_log = any(self.event_time_ms < ms <= self.settled_time_ms for ms in self.log_times)
-        if self.settings.silence != "zero" or not in_log or self.exposed is None:
+        if self.settings.silence != "zero" or not self.in_log or self.exposed is None:
             return []
         graded = merged_grades(self.in_time, self.settings)
         ids = self.ranking.candidate_ids
@@ -265,8 +273,7 @@ class Query:
         """Nobody graded, and there was something to grade, or nothing at all was shown."""
         if merged_grades(self.in_time, self.settings):
             return False
-        in_log = any(self.event_time_ms < ms <= self.settled_time_ms for ms in self.log_times)
-        empty = not self.ranking.candidate_ids and self.exposed is not None and in_log
+        empty = not self.ranking.candidate_ids and self.exposed is not None and self.in_log
         return bool(self.zero) or (empty and self.settings.silence == "zero")
 
 
