@@ -68,9 +68,15 @@ def quiet(tmp_path_factory):
     return queries, backtest(queries, tmp_path_factory.mktemp("quiet") / "sorted")
 
 
-def test_alarms_of_a_backtest_are_those_of_the_watch(tmp_path):
+@pytest.fixture(scope="module")
+def fallen(tmp_path_factory):
+    """A history in which the level `de` falls, and its backtest; tests only read them."""
     queries = settled_world(3, hours=HOURS)
-    result = backtest(queries, tmp_path / "sorted")
+    return queries, backtest(queries, tmp_path_factory.mktemp("fallen") / "sorted")
+
+
+def test_alarms_of_a_backtest_are_those_of_the_watch(fallen):
+    queries, result = fallen
     events = [event for event in watched(queries) if event.name == "on"]
     assert events
     spans = [span for track in result.tracks for span in track.spans]
@@ -130,7 +136,8 @@ def test_a_drop_is_not_added_where_an_alarm_of_the_history_follows(tmp_path):
     assert {of.n for of in french.delays.values()} == {8}
 
 
-def test_excluded_hours_begin_no_alarm_and_are_drawn(tmp_path):
+def test_excluded_hours_begin_no_alarm_and_are_drawn(fallen, tmp_path):
+    queries, _ = fallen
     command = AlarmCommand(
         "1",
         "exclude",
@@ -139,16 +146,15 @@ def test_excluded_hours_begin_no_alarm_and_are_drawn(tmp_path):
         START_MS + HOURS * HOUR_MS,
         START_MS + TICK_MS,
     )
-    result = backtest(settled_world(3, hours=HOURS), tmp_path / "sorted", commands=[command])
+    result = backtest(queries, tmp_path / "sorted", commands=[command])
     for track in result.tracks:
         assert not track.spans
         assert [point.excluded for point in track.points] == [n >= DROP_HOUR for n in range(HOURS)]
         assert track.watched_hours == DROP_HOUR - 2 * 168
 
 
-def test_a_level_that_is_accepted_while_an_hour_is_open_changes_no_sum(tmp_path):
-    queries = settled_world(3, hours=HOURS)
-    before = backtest(queries, tmp_path / "before")
+def test_a_level_that_is_accepted_while_an_hour_is_open_changes_no_sum(fallen, tmp_path):
+    queries, before = fallen
     (german,) = (track for track in before.tracks if track.name.level == "de")
     at_ms = german.spans[0].on.time_ms // HOUR_MS * HOUR_MS + 5 * HOUR_MS + 2 * TICK_MS
     command = AlarmCommand("1", "accept", {}, applied_ms=at_ms)
@@ -219,9 +225,10 @@ def test_a_result_watched_again_is_that_of_its_rules(tmp_path):
     assert figures(again) == figures(expected)
 
 
-def test_a_row_has_the_alarms_and_the_delays_of_all_series(tmp_path):
+def test_a_row_has_the_alarms_and_the_delays_of_all_series(fallen, tmp_path):
+    queries, _ = fallen
     rules = replace(RULES, alarms=AlarmRules(max_series=5), objectives=(("ndcg@10", 0.2),))
-    result = backtest(settled_world(3, hours=HOURS), tmp_path / "sorted", rules=rules)
+    result = backtest(queries, tmp_path / "sorted", rules=rules)
     row = grid_row({"alarm_tolerance": "0.01"}, result)
     assert row.n_alarms == sum(len(track.spans) for track in result.tracks) > 0
     assert {track.watched_hours for track in result.tracks} == {HOURS - 2 * 168, HOURS - 7}
@@ -253,10 +260,10 @@ def write_settled(queries, folder):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(fallen, tmp_path_factory):
     """The folder of a replay in which the level `de` falls."""
     path = tmp_path_factory.mktemp("replayed") / "out"
-    write_settled(settled_world(3, hours=HOURS), path)
+    write_settled(fallen[0], path)
     return path
 
 

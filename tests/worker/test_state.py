@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from evaluator.adapters.memory import MemoryStateDirectory
 from evaluator.adapters.memory.state import MemoryStateStore
 from evaluator.adapters.rocksdb import RocksStateDirectory
-from evaluator.ports import StateDirectory, StateUnusable
+from evaluator.ports import StateDirectory, StateStore, StateUnusable
 from evaluator.wire.state import checkpoint
 from evaluator.wire.state import task_rows as wire
 from evaluator.wire.state.task_rows import StateDamaged
@@ -76,12 +76,15 @@ def flip_in_the_middle(store: Path) -> None:
         file.write_bytes(data)
 
 
+def opened_at(store: Path) -> StateStore:
+    return RocksStateDirectory(store.parent).open(int(store.name.removeprefix("task-")))
+
+
 def change_identity(**changes: object) -> Callable[[Path], None]:
     """Makes the store say that it belongs to something else."""
 
     def change(store: Path) -> None:
-        directory = RocksStateDirectory(store.parent)
-        opened = directory.open(0)
+        opened = opened_at(store)
         identity = json.loads(opened.get("meta", [wire.IDENTITY])[0] or b"")
         assert changes.keys() <= identity.keys()
         batch = opened.batch()
@@ -96,7 +99,7 @@ def change_row(table: wire.Table, key: bytes | None, value: bytes | None) -> Cal
     """Writes a row that this version would not write; of the first key if *key* is None."""
 
     def change(store: Path) -> None:
-        opened = RocksStateDirectory(store.parent).open(0)
+        opened = opened_at(store)
         first = next(opened.rows(table))[0] if key is None else key
         batch = opened.batch()
         batch.put(table, [(first, value)])
@@ -131,28 +134,30 @@ DAMAGE: Mapping[str, Callable[[Path], object]] = {
 }
 
 
-QUICK = {"flipped"}
+ALONE = "flipped"
+OTHERS = [name for name in DAMAGE if name != ALONE]
 
 
 @pytest.mark.parametrize(
-    "damage",
-    [
-        pytest.param(damage, id=name, marks=() if name in QUICK else SLOW)
-        for name, damage in DAMAGE.items()
-    ],
+    "damages",
+    first_quick(*((each,) for each in [(ALONE,), *zip(OTHERS[::2], OTHERS[1::2], strict=True)])),
+    ids=" and ".join,
 )
-async def test_a_store_that_cannot_be_trusted_is_quarantined_and_made_again(tmp_path, damage):
+async def test_stores_that_cannot_be_trusted_are_quarantined_and_made_again(tmp_path, damages):
+    """Of both tasks; where one is damaged, that of the other task is used."""
     house = filled_house()
     states = RocksStateDirectory(tmp_path)
     await run(house, states)
-    damage(tmp_path / "task-0")
+    for task, name in enumerate(damages):
+        DAMAGE[name](tmp_path / f"task-{task}")
     append_rest(house)
-    (line,) = quarantine(await run(house, states))
-    assert line["task"] == 0
-    assert line["reason"]
-    assert line["place"] == str(tmp_path / "task-0-quarantine")
-    settings_changed = line["reason"].startswith("fingerprint is ")
-    assert line["log_level"] == ("info" if settings_changed else "warning")
+    lines = quarantine(await run(house, states))
+    assert sorted(line["task"] for line in lines) == [*range(len(damages))]
+    for line in lines:
+        assert line["reason"]
+        assert line["place"] == str(tmp_path / f"task-{line['task']}-quarantine")
+        is_of_settings = damages[line["task"]] == "of another fingerprint"
+        assert line["log_level"] == ("info" if is_of_settings else "warning")
     assert not quarantine(await run(house, states))  # the new one is whole
 
 

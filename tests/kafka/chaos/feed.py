@@ -25,7 +25,7 @@ START_MS = 2_000_000_000_000
 """Ahead of every wall clock, so that the workers' own heartbeats are there and never move time."""
 CHUNK = 250
 """Queries, one second of event time apart, that are made at once."""
-TICK_SECONDS = 0.1
+TICK_SECONDS = 0.2
 PAUSE_SECONDS = 2.5
 """Longer than `idle_ms` of the workers, so that they append heartbeats."""
 PAUSES_PER_SECOND = 0.02

@@ -217,7 +217,7 @@ class Round:
         found = nodes[0].worker.eventually(documents)
         with self._feed.paused():  # else a slow machine has ever more to compare
             truth = self._truth(_positions(found))
-        self._compare(f"/totals of the workers {when}", merged(found), truth)
+            self._compare(f"/totals of the workers {when}", merged(found), truth)
 
     def _check_outputs(self) -> None:
         """What was written, and what the checkpoints say, are of the last positions."""
