@@ -1,8 +1,8 @@
 """How good the weights of `evaluator fit` are beside tuned linear rankers, on several splits.
 
-`python -m benchmarks.fit [--splits N] [--set NAME=VALUE]... [--graded TRAIN TEST]...`. The data are
-those of `tests/ranked_data.py`; `--graded` adds files of real graded queries, a candidate per line
-as `grade index:value ...` and the sizes of the queries in FILE.query, as LightGBM reads them.
+`python -m benchmarks.fit [--splits N] [--only TEXT] [--set NAME=VALUE]... [--graded TRAIN TEST]...`
+on the data of `tests/ranked_data.py`; `--graded` adds files of real graded queries, a candidate per
+line as `grade index:value ...` and the sizes of the queries in FILE.query, as LightGBM reads them.
 Rankers of other programs learn from four fifths and are chosen by the rest, as `fit` does it with
 its epochs; `best` chooses by the measured queries themselves, which is a bound, not a method.
 """
@@ -96,6 +96,7 @@ def main() -> None:
     """Prints a row per kind of data: means over the splits, and the differences of `fit`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--splits", type=int, default=5)
+    parser.add_argument("--only", default="", help="data whose names contain this text")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument(
         "--graded", action="append", nargs=2, type=Path, default=[], metavar=("TRAIN", "TEST")
@@ -110,6 +111,8 @@ def main() -> None:
             )
     rows = []
     for name, of in kinds.items():
+        if options.only not in name:
+            continue
         more = [f"--set={each}" for each in options.set]
         found = np.array([values(of(split), more) for split in range(options.splits)])
         differences = found[:, :1] - found[:, 1:]

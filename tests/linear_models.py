@@ -20,10 +20,17 @@ def ndcg(queries: Sequence[Query], weights: np.ndarray) -> float:
     return mean
 
 
+def centred(queries: Sequence[Query]) -> np.ndarray:
+    """Features minus their means in their query; what never differs in one is 0, not rounding."""
+    return np.concatenate(
+        [np.where(np.ptp(of, axis=0) > 0, of - of.mean(axis=0), 0.0) for of, _ in queries]
+    )
+
+
 def scale_of(queries: Sequence[Query]) -> np.ndarray:
     """The standard deviation of each feature within queries, 1 for constants."""
-    centred = np.concatenate([features - features.mean(axis=0) for features, _ in queries])
-    return np.where(centred.any(axis=0), centred.std(axis=0), 1.0)
+    features = centred(queries)
+    return np.where(features.any(axis=0), features.std(axis=0), 1.0)
 
 
 def full_batch_softmax(queries: Sequence[Query], steps: int = 200) -> Iterator[np.ndarray]:
@@ -46,7 +53,7 @@ def of_sklearn(queries: Sequence[Query]) -> Iterator[np.ndarray]:
     from sklearn.linear_model import LogisticRegression, Ridge
 
     scale = scale_of(queries)
-    centred = np.concatenate([features - features.mean(axis=0) for features, _ in queries]) / scale
+    within = centred(queries) / scale
     grades = np.concatenate([grades for _, grades in queries])
     rng, pairs = np.random.default_rng(0), []
     for features, of_query in queries:
@@ -56,8 +63,8 @@ def of_sklearn(queries: Sequence[Query]) -> Iterator[np.ndarray]:
     differences = np.concatenate(pairs)
     signs = np.where(np.arange(len(differences)) % 2, 1, -1)
     for alpha in (1, 100, 1000):
-        yield Ridge(alpha=alpha).fit(centred, grades).coef_ / scale
+        yield Ridge(alpha=alpha).fit(within, grades).coef_ / scale
     for c in (0.01, 1):
-        yield LogisticRegression(C=c, max_iter=300).fit(centred, grades > 0).coef_[0] / scale
+        yield LogisticRegression(C=c, max_iter=300).fit(within, grades > 0).coef_[0] / scale
         of_pairs = LogisticRegression(C=c, max_iter=300, fit_intercept=False)
         yield of_pairs.fit(differences * signs[:, None], signs).coef_[0] / scale
