@@ -65,9 +65,12 @@ class Run:
     settled: list[dict[str, Any]] = field(default_factory=list)
     windows: list[FinalWindow] = field(default_factory=list)
     dead_letters: list[DeadLetter] = field(default_factory=list)
-    seen: ValueHistograms = field(
-        default_factory=lambda: ValueHistograms((), counted=(), warned=set(), positions=True)
-    )
+    seen: ValueHistograms | None = None
+
+    def __post_init__(self) -> None:
+        if self.seen is None:
+            measures = MeasureSet.parse(list(self.settings.measures)).canonical
+            self.seen = ValueHistograms(measures, counted=(), warned=set(), positions=True)
 
     def hear(self, outputs: Outputs) -> None:
         """Writes down what a batch gave rise to; nothing may be said twice or taken back."""
