@@ -59,15 +59,18 @@ def azurite():
         if shutil.which("npm") is None:
             pytest.skip("npm installs Azurite")
         directory.parent.mkdir(parents=True, exist_ok=True)
-        with (
-            locked(directory.parent / "lock"),
-            tempfile.TemporaryDirectory(dir=directory.parent, prefix="resolving-") as scratch,
-        ):
-            command = ["npm", "install", "--prefix", scratch, "--ignore-scripts", "--silent"]
-            subprocess.run([*command, f"azurite@{AZURITE}"], check=True)
-            Path(scratch).rename(directory)
-            Path(scratch).mkdir()
+        with locked(directory.parent / "lock"):
+            if not directory.is_dir():
+                _install(directory)
     return directory / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
+
+
+def _install(directory):
+    with tempfile.TemporaryDirectory(dir=directory.parent, prefix="resolving-") as scratch:
+        installed = Path(scratch, "installed")
+        command = ["npm", "install", "--prefix", str(installed), "--ignore-scripts", "--silent"]
+        subprocess.run([*command, f"azurite@{AZURITE}"], check=True)
+        installed.rename(directory)
 
 
 @contextmanager
