@@ -103,7 +103,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         skips = skips_of(options, settings)
         worker = new_worker(
             *(source, sink, states, settings),
-            stages=stages_of(settings, schemas),
+            stages=stages_of(settings, schemas, watched=True),
             accept_loss=options.accept_loss,
             skips=skips,
             snapshots=_snapshots_of(states, settings),

@@ -52,10 +52,10 @@ def map(options: argparse.Namespace, settings: Settings) -> int:  # noqa: A001 -
         for log, decoder in decoders.items()
     }
     schemas = schemas_of(settings, connection, writes=True)
-    of_logs = {log: (stage, decode[log]) for log, stage in stages_of(settings, schemas).items()}
-    stages = {log: {log: it} for log, it in of_logs.items()}
-    if len({names[log] for log in of_logs}) < len(of_logs):  # one topic has both
-        stages = {LOGS[0]: of_logs}
+    is_one = len({names[log] for log in mapping.logs}) < len(mapping.logs)  # it has both
+    of_stages = stages_of(settings, schemas, watched=not is_one)
+    of_logs = {log: (stage, decode[log]) for log, stage in of_stages.items()}
+    stages = {LOGS[0]: of_logs} if is_one else {log: {log: it} for log, it in of_logs.items()}
     topics = {log: names[log] for log in stages}
     source = KafkaForeignSource(connection, group, topics, written, prepare_of(schemas))
     sink = KafkaCanonicalSink(connection, written, topic_prefix=settings.written_prefix)

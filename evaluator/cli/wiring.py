@@ -182,19 +182,26 @@ def prepare_of(schemas: "Schemas | None") -> Prepare | None:
     return None if schemas is None else schemas.prepare
 
 
-def stages_of(settings: Settings, schemas: "Schemas | None" = None) -> "dict[Log, Stage]":
-    """The stages that map records, by log."""
+def stages_of(
+    settings: Settings, schemas: "Schemas | None" = None, *, watched: bool = False
+) -> "dict[Log, Stage]":
+    """The stages that map records, by log; if *watched*, they log topics without messages."""
     mapping = mapping_of(settings)
     if mapping is None:
         return {}
     from evaluator.mapping.stage import Stage  # noqa: PLC0415 - few commands map
+    from evaluator.mapping.watch import MessageWatch  # noqa: PLC0415 - as above
 
+    names = topic_names(settings, may_be_one=True)
     stage = partial(
         Stage,
         max_future_skew_ms=settings.max_future_skew_ms,
         answers={} if schemas is None else schemas.answers,
     )
-    return {log: stage(each) for log, each in mapping.logs.items()}
+    return {
+        log: stage(each, watch=MessageWatch(names[log]) if watched else None)
+        for log, each in mapping.logs.items()
+    }
 
 
 def topic_names(settings: Settings, *, may_be_one: bool = False) -> dict[Log, str]:

@@ -1,5 +1,6 @@
 """What the mapping of a record gives."""
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
@@ -8,6 +9,8 @@ from evaluator.wire.messages.strict import Malformed
 MAX_MESSAGES: Final = 1_000
 MAX_BYTES: Final = 16 << 20
 """Most messages of one record, and most bytes of them."""
+_VALUE: Final = re.compile(r' is (".*?"|-?[0-9][^;,]*|true|false|null)(?=$|[;,])')
+_INDEX: Final = re.compile(r"\[[0-9]+\]")
 
 
 class LeftOut(NamedTuple):
@@ -54,3 +57,12 @@ def joined(parts: Iterable[Outcome]) -> Outcome:
 
     found = bounded(messages())
     return refused or found or LeftOut(why, max(times_ms, default=None))
+
+
+def kind_of(why: str) -> str:
+    """A reason without indices and values: that of all records with the same fault.
+
+    >>> kind_of('rows.score: items[3].s is "x", not in the table')
+    'rows.score: items[n].s is ..., not in the table'
+    """
+    return _VALUE.sub(" is ...", _INDEX.sub("[n]", why))

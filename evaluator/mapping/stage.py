@@ -22,6 +22,7 @@ from evaluator.mapping.outcomes import LeftOut
 from evaluator.mapping.plan import plan_of
 from evaluator.mapping.record import Record
 from evaluator.mapping.schemas import Answer
+from evaluator.mapping.watch import MessageWatch
 from evaluator.wire.messages.models import MAX_TIMESTAMP_MS
 from evaluator.wire.messages.staged import ColumnsT
 from evaluator.wire.messages.strict import Malformed
@@ -57,6 +58,7 @@ class _Batch:
     refused: list[DeadLetter] = field(default_factory=list)
     left_out: list[tuple[int, int]] = field(default_factory=list)  # offset and timestamp
     n_left_out: int = 0
+    whys: list[str] = field(default_factory=list)  # of records that are left out
 
 
 class Stage:
@@ -72,6 +74,7 @@ class Stage:
         *,
         max_future_skew_ms: int,
         answers: Mapping[str, Answer] = MappingProxyType({}),
+        watch: MessageWatch | None = None,
     ) -> None:
         self._messages_of = messages_of(mapping, answers)
         self._plan = plan_of(mapping)
@@ -81,6 +84,7 @@ class Stage:
         self._has_tombstones = mapping.envelope == "debezium"
         self._mode = b"ce_specversion" if mapping.envelope == "cloudevents" else None
         self._max_future_skew_ms = max_future_skew_ms
+        self._watch = watch
 
     def decoded(self, records: Records, decode: Callable[[Records], ColumnsT]) -> ColumnsT:
         """The columns of these records; *decode* reads canonical messages."""
@@ -93,6 +97,10 @@ class Stage:
         if self.index_bits and columns.malformed:
             columns = self._without_refused(records, messages, columns.malformed, decode)
         self._add(batch, columns)
+        if self._watch is not None:
+            refused = () if len(columns) else columns.malformed
+            details = [f"{each.reason}: {each.detail}" for each in refused]
+            self._watch.note(len(columns), batch.whys + details)
         return columns
 
     def _without_refused(
@@ -138,6 +146,7 @@ class Stage:
             else:
                 outcome = self._messages_of(record)
             if isinstance(outcome, LeftOut):
+                batch.whys.append(outcome.why)
                 self._leave_out(batch, place, outcome.timestamp_ms, record_ms)
             elif isinstance(outcome, Malformed):
                 original = _original(record, records.oversize.get(offset))

@@ -3,10 +3,13 @@
 import json
 from functools import partial
 
+from structlog.testing import capture_logs
+
 from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.types.records import DeadLetter, Outputs
 from evaluator.mapping.document import read_document
 from evaluator.mapping.stage import Stage
+from evaluator.mapping.watch import MessageWatch
 from evaluator.wire.messages.codec import decode_judgments
 from evaluator.wire.messages.staged import restored
 from evaluator.wire.records import KEPT_BYTES, MAX_RECORD_BYTES, Records, packed_headers
@@ -52,6 +55,35 @@ def records_of(*values, log="judgments", first=10, times=None, headers=None, key
 
 def click(at, act="click", trace="t"):
     return {"t": trace, "at": at, "c": "x", "act": act}
+
+
+def test_a_topic_that_gives_no_message_is_logged_with_its_reason():
+    ((_, mapping),) = read_document(CLICKS, "m.toml").logs.items()
+    now = [0.0]
+    watch = MessageWatch("clicks", lambda: now[0])
+    stage = Stage(mapping, max_future_skew_ms=SKEW_MS, watch=watch)
+    views = [click(1, act=f"view {number}") for number in range(600)]
+
+    def logged_at(seconds, *values):
+        now[0] = seconds
+        with capture_logs() as lines:
+            stage.decoded(records_of(*values), decode)
+        return lines
+
+    assert not logged_at(0, *views, {"act": "click"})
+    assert not logged_at(59, *views)
+    (line,) = logged_at(60, *views)
+    assert (line["event"], line["topic"]) == ("topic_without_messages", "clicks")
+    assert (line["records"], line["of_this_reason"]) == (1_801, 1_800)
+    assert line["reason"] == "judgments.grade: act is ..., not in the table"
+    assert line["command"] == "evaluator mapping try"
+    assert not logged_at(659, *views)
+    assert len(logged_at(660, None, *views)) == 1  # a heartbeat is no message
+    assert not logged_at(2_000, click(5), *views)
+    assert not logged_at(2_001, *views)
+    assert not logged_at(2_060, *views[:300])
+    (line,) = logged_at(2_061, *[{"act": "click"}] * 1_500)
+    assert line["reason"].startswith("mapping: judgments.trace_id: t is missing; needed: text")
 
 
 def letters(stage, columns):
