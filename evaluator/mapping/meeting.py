@@ -72,6 +72,9 @@ class Placement:
 
 def meeting(rankings: Placement, judgments: Placement) -> Verdict:
     """Whether the two sides of a trace meet in one partition."""
+    if rankings.topic == judgments.topic:
+        what = f"{rankings.topic} has rankings and judgments, and a worker reads two topics."
+        return Verdict("warning", what, f"Copy them with {COPY}: then all traces meet.")
     both, counts = (rankings, judgments), {rankings.n_partitions, judgments.n_partitions}
     known = f"{rankings}; {judgments}"
     if len(counts) > 1:

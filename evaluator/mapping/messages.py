@@ -184,6 +184,21 @@ class _Rules:
             return bounded(map(_encoded, self._judgments(root, record)))
         except LeavesOut as why:
             return LeftOut(str(why), self._time_of_left_out(root, record))
+        except RecordRefused as first:
+            refusal = first  # the name of the clause is unset at its end
+            raise RecordRefused(lambda: self._refusals(refusal, root, record)) from None
+
+    def _refusals(self, first: RecordRefused, root: Any, record: Record) -> str:
+        """Why a record is refused: also by members that were not read after the first one."""
+        found = [first.detail()]
+        for scalar in self._scalars.values():
+            try:
+                scalar(root, record)
+            except LeavesOut:
+                continue
+            except RecordRefused as refused:
+                found.append(refused.detail())
+        return ". ".join(dict.fromkeys(found))
 
     def _time_of_left_out(self, root: Any, record: Record) -> int | None:
         timestamp = self._scalars.get("timestamp_ms")

@@ -1,10 +1,9 @@
 """What a mapping makes of a sample of records, for an operator."""
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -13,7 +12,7 @@ from evaluator.mapping.latest import Comparison
 from evaluator.mapping.log_mapping import LogMapping
 from evaluator.mapping.meeting import Partitioners, Placement, Verdict, meeting
 from evaluator.mapping.messages import WRITTEN_NAMES, messages_of
-from evaluator.mapping.outcomes import LeftOut
+from evaluator.mapping.outcomes import LeftOut, kind_of
 from evaluator.mapping.record import Record
 from evaluator.mapping.schemas import Answer
 from evaluator.tables import printable, utc_time
@@ -25,9 +24,30 @@ MOST_REASONS: Final = 10
 
 Query = tuple[str, str]
 
+_UNITS: Final = {
+    "s": "seconds",
+    "ms": "milliseconds",
+    "us": "microseconds",
+    "ns": "nanoseconds",
+}
+"""The units of numbers; each is 1,000 of the next."""
 
 ENOUGH: Final = 10
 """Traces or candidates of which one would meet by chance, even in a part of a topic."""
+
+
+class Reason(NamedTuple):
+    """Records of one kind: the first of them and its reason, and whether all have this reason."""
+
+    n: int
+    place: str
+    first: str
+    is_same: bool
+
+    def __str__(self) -> str:
+        first = self.first if self.is_same else kind_of(self.first)
+        example = "" if self.is_same else f": {self.first}"
+        return f"{self.n:>6} x {first} (first: {self.place}{example})"
 
 
 @dataclass(slots=True)
@@ -39,22 +59,30 @@ class LogSample:
     n_messages: int = 0
     n_left_out: int = 0
     n_refused: int = 0
-    reasons: dict[str, tuple[int, str]] = field(default_factory=dict)  # count and first record
+    reasons: dict[str, Reason] = field(default_factory=dict)  # by kind
     times_ms: list[int] = field(default_factory=list)
     queries: Counter[Query] = field(default_factory=Counter)
     pairs: set[tuple[Query, str]] = field(default_factory=set)
     missing: dict[str, str] = field(default_factory=dict)  # of no message yet, and their names
+    unit: str = "ms"
 
     @property
-    def n_in_seconds(self) -> int:
-        """Timestamps between 2001 and 2286, if they were seconds."""
-        return sum(10**9 <= ms < 10**10 for ms in self.times_ms)
+    def in_other_unit(self) -> tuple[int, str] | None:
+        """Timestamps that another unit brings between 2001 and 2286, and that unit."""
+        if self.unit not in _UNITS:
+            return None
+        at = list(_UNITS).index(self.unit)
+        for other, unit in enumerate(_UNITS):
+            first_ms = 10 ** (12 + 3 * (other - at))
+            n = sum(first_ms <= ms < 10 * first_ms for ms in self.times_ms)
+            if n and other != at:
+                return n, unit
+        return None
 
-    def note(self, reason: str, place: str) -> None:
-        """Counts a reason; indices and other values of one kind are one reason."""
-        alike = re.sub(r"\[[0-9]+\]", "[n]", reason)
-        n, first = self.reasons.get(alike, (0, place))
-        self.reasons[alike] = (n + 1, first)
+    def note(self, why: str, place: str) -> None:
+        """Counts a reason with those of its kind."""
+        n, first, first_why, is_same = self.reasons.get(kind_of(why), (0, place, why, True))
+        self.reasons[kind_of(why)] = Reason(n + 1, first, first_why, is_same and why == first_why)
 
 
 class SampleReport:
@@ -80,6 +108,8 @@ class SampleReport:
         self.logs = {log: LogSample(Placement(topics[log])) for log in LOGS}
         for log, mapping in mappings.items():
             self.logs[log].missing = _optional(mapping)
+            timestamp = {**mapping.rows, **mapping.members}.get("timestamp_ms")
+            self.logs[log].unit = timestamp.unit if timestamp else "ms"
 
     def lines(self, log: Log, partition: int, offset: int, record: Record) -> Iterator[str]:
         """One line for each message of a record, or for the record."""
@@ -137,9 +167,9 @@ class SampleReport:
                 f"[{log}] {topic}: {sample.n_records} records: {n_messages} messages, "
                 f"{sample.n_left_out} left out, {sample.n_refused} refused"
             )
-            by_count = sorted(sample.reasons.items(), key=lambda each: -each[1][0])
-            for reason, (n, first) in by_count[:MOST_REASONS]:
-                yield printable(f"  {n:>6} x {reason} (first: {first})")
+            by_count = sorted(sample.reasons.values(), key=lambda each: -each.n)
+            for reason in by_count[:MOST_REASONS]:
+                yield printable(f"  {reason}")
             if len(by_count) > MOST_REASONS:
                 yield f"  and {len(by_count) - MOST_REASONS} other reasons"
             yield from self._hints(sample)
@@ -164,8 +194,9 @@ class SampleReport:
         else:
             first, last = (_time(ms) for ms in (min(sample.times_ms), max(sample.times_ms)))
             yield f"  timestamps from {first} to {last}; if that is wrong, check `unit`"
-            if sample.n_in_seconds:
-                yield f'  {sample.n_in_seconds} of them are seconds, most likely: set unit = "s"'
+            if sample.in_other_unit is not None:
+                n, unit = sample.in_other_unit
+                yield f'  {n} of them are {_UNITS[unit]}, most likely: set unit = "{unit}"'
         if sample.n_messages and sample.missing:
             yield f"  in no message: {', '.join(sample.missing)}; check their paths"
 
@@ -197,10 +228,12 @@ class SampleReport:
         """What makes a mapping useless, although its messages are valid."""
         rankings, judgments = (self.logs[log] for log in LOGS)
         for log, sample in self.logs.items():
-            if sample.n_in_seconds:
-                of_topic = f"timestamps of {sample.placement.topic}"
-                what = f"{sample.n_in_seconds} {of_topic} are seconds, most likely."
-                yield Verdict("error", what, f'Set unit = "s" for timestamp_ms of [{log}].')
+            if sample.in_other_unit is not None:
+                n, unit = sample.in_other_unit
+                what = (
+                    f"{n} timestamps of {sample.placement.topic} are {_UNITS[unit]}, most likely."
+                )
+                yield Verdict("error", what, f'Set unit = "{unit}" for timestamp_ms of [{log}].')
         n_met, n_pairs, n_listed = self._met()
         sides = rankings.placement.partitions.keys() & judgments.placement.partitions.keys()
         if len(sides) >= ENOUGH and not n_met:

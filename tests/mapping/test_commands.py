@@ -55,7 +55,7 @@ def worlds(tmp_path):
         scores = [round(chance.random(), 2) for _ in products]
         impressions.append({
             "type": "impression", "session": session, "query_id": query, "at": at,
-            "results": [
+            "ms": now_ms, "results": [
                 {"product": product, "position": place, "relevance": score}
                 for place, (product, score) in enumerate(zip(products, scores, strict=True))
             ],
@@ -165,7 +165,10 @@ def test_a_dead_letter_is_the_original_record(worlds):
         120,
         "mapping",
     )
-    assert letter["detail"] == "rankings.node_id: query_id is missing; needed: text"
+    assert letter["detail"] == (
+        "rankings.node_id: query_id is missing; needed: text. "
+        "rankings.timestamp_ms: at is missing; needed: a time"
+    )
     assert json.loads((out / "totals.json").read_text())["dead_letters"]["mapping"] == 1
 
 
@@ -189,7 +192,8 @@ def test_a_trial_shows_each_record_and_a_summary(worlds, capsys):
     with (worlds / "foreign" / "search.clicks.ndjson").open("r+") as file:
         rest = file.read()
         file.seek(0)
-        file.write('{"action": "click", "session": {}}\n' + rest)
+        odd = '{"action": "click", "session": {}, "product": "p"}\n{"action": "Click"}\n'
+        file.write(odd + rest)
     arguments = [f"--mapping={worlds / 'm.toml'}", f"--source=file://{worlds / 'foreign'}"]
     assert main(["mapping", "try", *arguments, "--sample=200"]) == 5
     out = capsys.readouterr().out
@@ -199,7 +203,14 @@ def test_a_trial_shows_each_record_and_a_summary(worlds, capsys):
     assert 'search.impressions-0:1  left out  where: type is "banner"\n' in out
     assert (
         "search.clicks-0:0  refused   mapping: judgments.trace_id: session is an object; "
-        "needed: a text or an integer\n" in out
+        "needed: a text or an integer. judgments.node_id: query_id is missing; needed: text. "
+        "judgments.timestamp_ms: at is missing; needed: a time\n" in out
+    )
+    views = out.count('left out  judgments.grade: action is "view", not in the table\n')
+    assert (
+        f"  {views + 1:>6} x left out  judgments.grade: action is ..., not in the table "
+        "(first: search.clicks-0:1: left out  judgments.grade: action is "
+        '"Click", not in the table)\n' in out
     )
     assert (
         "[rankings] search.impressions: 120 records: 60 messages, 60 left out, 0 refused\n" in out
@@ -381,6 +392,11 @@ def test_a_trial_names_traces_whose_records_never_meet(worlds, capsys):
             '{ path = "at", unit = "s" }',
             '"at"',
             'timestamps of search.clicks are seconds, most likely. Set unit = "s"',
+        ),
+        (
+            'timestamp_ms = { path = "at", unit = "iso" }',
+            'timestamp_ms = { path = "ms", unit = "s" }',
+            'timestamps of search.impressions are milliseconds, most likely. Set unit = "ms"',
         ),
         (
             "{ click = 1, buy = 3 }",

@@ -73,6 +73,13 @@ def test_partition_counts_that_differ_are_an_error():
     assert verdict[:2] == ("error", "i has 4 partitions and c has 3.")
 
 
+def test_one_topic_with_both_kinds_is_copied():
+    severity, what, advice = meeting(placed("all", TRACES), placed("all", TRACES, by="crc32"))
+    assert severity == "warning"
+    assert what == "all has rankings and judgments, and a worker reads two topics."
+    assert advice.startswith("Copy them with `evaluator map --mapping FILE ")
+
+
 def test_one_partition_is_enough():
     assert meeting(placed("i", TRACES, n=1), placed("c", [], n=1)).severity == "ok"
 
