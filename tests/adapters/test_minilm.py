@@ -129,7 +129,7 @@ def test_a_missing_file_is_named(folder, name):
 
 def test_without_the_package_it_is_said_what_to_install(monkeypatch):
     monkeypatch.setattr(minilm, "find_spec", lambda name: None)
-    with pytest.raises(EmbedderMissingError, match=r"evaluator\[embeddings\]"):
+    with pytest.raises(EmbedderMissingError, match=r"\.\[embeddings\]"):
         MiniLM()
 
 

@@ -91,5 +91,5 @@ def test_without_a_place_for_files_it_is_tried_again(monkeypatch, tmp_path):
 
 def test_without_the_package_the_error_has_the_remedy(monkeypatch):
     monkeypatch.setattr(protoc, "find_spec", lambda name: None)
-    with pytest.raises(ProtocUnavailable, match=r"install evaluator\[protobuf\]"):
+    with pytest.raises(ProtocUnavailable, match=r"pip install '\.\[protobuf\]'"):
         descriptors(HIT, ())

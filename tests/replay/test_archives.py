@@ -235,5 +235,5 @@ def test_a_server_of_s3_is_read(root, tmp_path):
 
 async def test_a_missing_package_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
-    with pytest.raises(SourceUnusable, match=r"Install evaluator\[archives\]"):
+    with pytest.raises(SourceUnusable, match=r"pip install '\.\[archives\]'"):
         await ArchiveRange(str(tmp_path)).open()

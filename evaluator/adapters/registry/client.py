@@ -84,8 +84,9 @@ class SchemaRegistry:
             except (_Refused, NotCompiled) as refused:
                 return Answer(refused=str(refused))
             except ProtocUnavailable as error:
+                why = str(error).rstrip(".")
                 raise RegistryUnavailable(
-                    f"{self.url} has schemas as text, and protoc cannot be run: {error}."
+                    f"{self.url} has schemas as text, and protoc cannot be run: {why}."
                 ) from None
 
     async def _complete(
