@@ -110,12 +110,14 @@ class Rig:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def written_once(tmp_path_factory):
-    """With a snapshot of the first part of the records."""
+    """With two snapshots, of the first quarter and of the first half of the records."""
     rig = Rig(tmp_path_factory.mktemp("rig"))
-    rig.append(0, 0.5)
+    rig.append(0, 0.25)
     with pytest.MonkeyPatch.context() as patch:
         commit_after_every_batch(patch)
         async with rig.working() as worker:
+            await rig.written(worker)
+            rig.append(0.25, 0.5)
             await rig.written(worker)
     return rig
 
