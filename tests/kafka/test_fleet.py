@@ -120,7 +120,7 @@ def test_a_member_that_stops_while_its_group_waits_for_a_dead_one_leaves_it(
     first.eventually(lambda: len(first.events("tasks_handed_over")) > n_before)
     assert first.stop() == 0
     append_part(world, 0.5, 1, n_queries=40)
-    assert remove(world, other, "pod-1") == 0
+    remove(world, other, "pod-1")  # the broker has removed it if two rebalance timeouts are over
     other.until_read(world.ends())  # if the other one were still a member: half of the tasks
     assert comparable(other.totals) == world.truth().totals
     assert other.stop() == 0
