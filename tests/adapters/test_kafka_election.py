@@ -1,12 +1,15 @@
 """Who is given the one partition that stands for the leadership."""
 
+import asyncio
 from types import SimpleNamespace
 
 import pytest
 from aiokafka import TopicPartition
+from aiokafka.consumer.subscription_state import SubscriptionState
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
-from evaluator.adapters.kafka.election import LeaderAssignor
+from evaluator.adapters.kafka import Connection, GroupSettings
+from evaluator.adapters.kafka.election import Election, LeaderAssignor
 
 CLUSTER = SimpleNamespace(partitions_for_topic=lambda topic: {0} if topic == "weights" else None)
 
@@ -19,6 +22,22 @@ def chosen(members, leader=None):
     return [
         name for name, each in given.items() if TopicPartition("weights", 0) in each.partitions()
     ]
+
+
+async def test_a_poll_waits_for_nothing_while_the_group_assigns():
+    class Assigning:
+        """A consumer whose group waits for a dead member."""
+
+        _coordinator = SimpleNamespace(check_errors=lambda: None)
+        _subscription = SubscriptionState()
+
+        async def getmany(self, **_):
+            await asyncio.sleep(3_600)
+
+    election = Election(Connection("127.0.0.1:9"), GroupSettings("g"), "weights")
+    election._consumer = Assigning()
+    with pytest.raises(StopIteration):  # at the first step
+        election.poll().send(None)
 
 
 def member(*, is_leader):

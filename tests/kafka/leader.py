@@ -30,10 +30,12 @@ def leadership_of(bootstrap: str, prefix: str) -> KafkaLeadership:
     )
 
 
-async def elected(leadership: KafkaLeadership) -> None:
-    """Follows until this one is elected."""
+async def elected(leadership: KafkaLeadership) -> list[OutputRecord]:
+    """Follows until this one is elected; what it has followed."""
+    followed: list[OutputRecord] = []
     while not leadership.elected:
-        await leadership.follow(timeout_ms=100)
+        followed += await leadership.follow(timeout_ms=100)
+    return followed
 
 
 def say(*words: object) -> None:

@@ -62,8 +62,8 @@ async def test_a_frozen_process_cannot_publish_after_its_successor_has_entered(
         n_known = first.out.count("\n")
         await second.start()
         async with patience():
-            await elected(second)
-        before = await second.begin_epoch()
+            before = await elected(second)
+        before += await second.begin_epoch()
         await second.publish([said("weights", 0), said("weights-log", 0)])
         first.signal(signal.SIGCONT)
         assert await asyncio.to_thread(first.wait) == 0, first.err

@@ -15,6 +15,8 @@ from evaluator.adapters.kafka.aiokafka_internals import (
     MemberMetadata,
     RangeAssignor,
     call_after_heartbeats,
+    mark_polled,
+    raise_group_errors,
 )
 from evaluator.adapters.kafka.clients import close, start_consumer
 from evaluator.adapters.kafka.connection import Connection
@@ -108,7 +110,8 @@ class Election(ConsumerRebalanceListener):  # type: ignore[misc] # untyped in th
             return
         try:
             with translated(f"joining group {self._group.group_id}"):
-                await self._consumer.getmany(timeout_ms=0)
+                mark_polled(self._consumer)  # `getmany` would wait while the group assigns
+                raise_group_errors(self._consumer)
         except SourceUnavailable as failure:
             cause = failure.__cause__
             self.broken = not (isinstance(cause, kafka_errors.KafkaError) and cause.retriable)
