@@ -19,8 +19,8 @@ KEY_COLUMNS: Final[Mapping[str, DTypeLike]] = {"key": "V16"}
 class RowIndex:
     """The row of each key, and the keys of rows, `KEY_COLUMNS` of the table.
 
-    Rows are in slots, from the one that the key names on, and keys are compared with those of
-    their row.
+    A row is in the first slot that was free of those that its key names: one by its first half,
+    and from there in steps by its second half. Keys are compared with those of their row.
     """
 
     _FEWEST = 1 << 10
@@ -42,16 +42,17 @@ class RowIndex:
     def find(self, keys: KeyHashes) -> IntArray:
         """The row of each key, -1 for none: `[n_keys]`."""
         rows, left = np.full(len(keys), -1, np.int64), np.arange(len(keys))
-        at = self._first_slots(keys)
+        at, steps = self._ways(keys)
         while len(left):
-            here = self._slots[at[left]]
-            there = here != _EMPTY
+            here = self._slots[at]
+            there = np.flatnonzero(here != _EMPTY)
             left, here = left[there], here[there]
             same = self._table["key"][here] == keys[left]
             same &= here >= 0
             rows[left[same]] = here[same]
-            left = left[~same]
-            at[left] = (at[left] + 1) % len(self._slots)
+            left, there = left[~same], there[~same]
+            steps = steps[there]
+            at = self._next(at[there], steps)
         return rows
 
     def add(self, rows: IntArray) -> None:
@@ -62,12 +63,13 @@ class RowIndex:
             size = max(self._FEWEST, 1 << (2 * len(rows)).bit_length())
             self._slots, self._n_used = np.full(size, _EMPTY, np.int32), 0
         self._n_used += len(rows)
-        at = self._first_slots(self._table["key"][rows])
+        at, steps = self._ways(self._table["key"][rows])
         while len(rows):
             free = self._slots[at] < 0
             self._slots[at[free]] = rows[free]
-            left = self._slots[at] != rows  # of several rows one is there
-            rows, at = rows[left], (at[left] + 1) % len(self._slots)
+            left = np.flatnonzero(self._slots[at] != rows)  # of several rows one is there
+            rows, steps = rows[left], steps[left]
+            at = self._next(at[left], steps)
 
     def remove(self, rows: IntArray) -> None:
         """Removes rows."""
@@ -78,13 +80,18 @@ class RowIndex:
         """Replaces each row by another one of its key."""
         self._slots[self._slots_of(rows)] = others
 
-    def _first_slots(self, keys: KeyHashes) -> IntArray:
-        return (halves(keys)[:, 0] % np.uint64(len(self._slots))).astype(np.int64)
+    def _ways(self, keys: KeyHashes) -> tuple[IntArray, IntArray]:
+        """The first slot of each key, and the odd step to its next one."""
+        first, second = halves(keys).T & np.uint64(len(self._slots) - 1)
+        return first.view(np.int64), second.view(np.int64) | 1
+
+    def _next(self, at: IntArray, steps: IntArray) -> IntArray:
+        return (at + steps) & (len(self._slots) - 1)
 
     def _slots_of(self, rows: IntArray) -> IntArray:
-        at = self._first_slots(self._table["key"][rows])
+        at, steps = self._ways(self._table["key"][rows])
         left = np.flatnonzero(self._slots[at] != rows)
         while len(left):
-            at[left] = (at[left] + 1) % len(self._slots)
+            at[left] = self._next(at[left], steps[left])
             left = left[self._slots[at[left]] != rows[left]]
         return at
