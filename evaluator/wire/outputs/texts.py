@@ -4,7 +4,7 @@ of Python per value.
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain, compress, islice
+from itertools import chain, compress, count, filterfalse
 from operator import add
 from typing import Any, Final
 
@@ -110,10 +110,10 @@ def tops(ids: DictionaryColumn, scores: FloatArray, n: int, n_lists: int) -> Mem
     return Members(np.full(n_lists, n), names(ids), _floats(scores), pairs=True)
 
 
-class _Values(dict[tuple[int, ...], int]):
+class _Values(dict[bytes, int]):
     """JSON objects of the values of one ranker: texts of a pool, by units; without MISSING ones.
 
-    Values repeat, so objects are cached. A hash of the units finds most of them without a tuple.
+    Values repeat, so objects are cached. A hash of the units finds most of them without a key.
     """
 
     _SLOT_BITS: Final = 16
@@ -121,6 +121,7 @@ class _Values(dict[tuple[int, ...], int]):
     def __init__(self, names: Sequence[str], places: Sequence[int], width: int) -> None:
         super().__init__()
         self._before = [_encode(name) + b":" for name in names]
+        self._whole = b"{%b}\n" % b",".join(before + b"%b" for before in self._before)
         self._places = list(places)
         self._factors = np.arange(1, 2 * width, 2).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         self._empty()
@@ -141,24 +142,23 @@ class _Values(dict[tuple[int, ...], int]):
         objects = self._object_at[slots]
         missed = np.flatnonzero((self._units.take(objects, axis=0) != units).any(axis=1))
         if len(missed):
-            n_before = len(self)
-            found = [self[key] for key in map(tuple, units[missed].tolist())]
-            objects[missed] = self._object_at[slots[missed]] = found
-            if new := list(islice(self, n_before, None)):
-                added = np.array(new, np.int64)
+            keys = units[missed].view(f"V{units.itemsize * len(self._factors)}").ravel().tolist()
+            if new := list(dict.fromkeys(filterfalse(self.__contains__, keys))):
+                self.update(zip(new, count(len(self) + 1), strict=False))
+                added = np.frombuffer(b"".join(new), np.int64).reshape(-1, len(self._factors))
                 self._units = np.concatenate((self._units, added))
                 self._pool.add(self._texts(added[:, self._places]))
+            objects[missed] = self._object_at[slots[missed]] = [self[key] for key in keys]
         return Names(objects, self._pool)
 
-    def __missing__(self, units: tuple[int, ...]) -> int:
-        place = self[units] = len(self) + 1
-        return place
-
     def _texts(self, units: IntArray) -> bytes:
-        numbers = iter(_encode_lines((units * UNIT).reshape(-1).tolist()).split(b"\n"))
-        objects = []
-        for present in (units != MISSING).tolist():
-            members = map(add, self._before, numbers)
+        *numbers, _ = _encode_lines((units * UNIT).reshape(-1).tolist()).split(b"\n")
+        is_present = units != MISSING
+        if is_present.all():  # faster, and most frequent
+            return self._whole * len(units) % tuple(numbers)
+        objects, left = [], iter(numbers)
+        for present in is_present.tolist():
+            members = map(add, self._before, left)
             objects.append(b"{%b}\n" % b",".join(compress(members, present)))
         return b"".join(objects)
 
