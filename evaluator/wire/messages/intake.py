@@ -1,8 +1,7 @@
 """Common columns of decoded batches: offsets, timestamps, heartbeats, and malformed records."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -98,7 +97,9 @@ class Intake:
         of_rows = np.concatenate([np.zeros(0, np.int64), *self.positions])
         positions = slice(None) if len(of_rows) == len(records) else of_rows
         values = records.values[positions]
-        digests = map(xxhash.xxh3_128_digest, cast("Iterable[bytes]", values))
+        text, ends = memoryview(values.buffer), values.starts + values.sizes
+        spans = zip(values.starts.tolist(), ends.tolist(), strict=True)
+        digests = [xxhash.xxh3_128_digest(text[first:end]) for first, end in spans]
         return {
             "offsets": records.offsets[positions],
             "timestamps_ms": np.concatenate([np.zeros(0, np.int64), *self.timestamps_ms]),
