@@ -10,7 +10,15 @@ from aiokafka.record.util import calc_crc32c
 
 from evaluator.wire.native import record_sets
 from tests.repeats import sized
-from tests.wire.record_batches import CODECS, Row, batch, mutant, random_rows, with_crc
+from tests.wire.record_batches import (
+    CODECS,
+    TIMESTAMP_MS,
+    Row,
+    batch,
+    mutant,
+    random_rows,
+    with_crc,
+)
 from tests.wire.sanitized import built, printed
 
 HARNESS = Path(__file__).with_name("record_sets_harness.c")
@@ -101,6 +109,25 @@ def test_compressed_batches_are_unpacked_up_to_a_limit(monkeypatch):
             assert found.stop == record_sets.AT_CUT
             assert found.rows.value_sizes.tolist() == [1_000_000] * 2
     assert record_sets.unpacked(np.frombuffer(batch(7, rows, codec="snappy"), np.uint8)) is None
+
+
+def test_arrays_that_are_used_again_have_a_place_for_every_record(monkeypatch):
+    """Records without key and value, 64 a batch, are the most that so many bytes can have."""
+    monkeypatch.setattr(record_sets, "_reused", record_sets._Reused())
+    n_bytes = (1 << 16) - 1
+    read(bytes((1 << 15) + 1))
+    room = record_sets._reused.room(n_bytes)
+    sizes = [64] * 128 + [46]
+    data = b"".join(
+        batch(64 * n, [Row(at, None, None, (), TIMESTAMP_MS + n) for at in range(size)])
+        for n, size in enumerate(sizes)
+    )
+    assert n_bytes - 7 < len(data) <= n_bytes
+    found = read(data)
+    assert record_sets._reused.room(n_bytes) is room
+    assert found.rows.offsets.tolist() == list(range(sum(sizes)))
+    times_ms = found.rows.timestamps_ms - TIMESTAMP_MS
+    assert times_ms.tolist() == [n for n, size in enumerate(sizes) for _ in range(size)]
 
 
 @pytest.fixture(scope="module")

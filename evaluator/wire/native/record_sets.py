@@ -103,10 +103,10 @@ class _Room(NamedTuple):
 
     @classmethod
     def of(cls, n_bytes: int) -> "_Room":
-        """Room for the records of so many bytes."""
-        n_rows = n_bytes // _MIN_RECORD_BYTES
-        rows = np.empty((len(_ROWS), 1 << n_rows.bit_length()), np.int64)
-        texts = np.empty((len(_TEXTS), 1 << n_bytes.bit_length()), np.uint8)
+        """Room for the records of so many bytes, and of as many as the texts have."""
+        n_bytes = 1 << (n_bytes - 1).bit_length()
+        rows = np.empty((len(_ROWS), n_bytes // _MIN_RECORD_BYTES + 1), np.int64)
+        texts = np.empty((len(_TEXTS), n_bytes), np.uint8)
         struct = _Struct()
         for name, array in zip((*_ROWS, *_TEXTS), (*rows, *texts), strict=True):
             setattr(struct, name, array.ctypes.data)
@@ -122,7 +122,7 @@ class _Reused(threading.local):
 
     def room(self, n_bytes: int) -> _Room:
         """Room for the records of so many bytes, with any contents."""
-        if self._room.texts.shape[1] > n_bytes:
+        if self._room.texts.shape[1] >= n_bytes:
             return self._room
         room = _Room.of(n_bytes)
         if room.texts.shape[1] <= _REUSED_BYTES:
