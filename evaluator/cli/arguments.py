@@ -217,6 +217,7 @@ _INSPECT: Final = (
     _option("trace", "trace_id of the query", metavar="TRACE"),
     _option("node", "node_id of the query; without it, all queries", nargs="?", metavar="NODE"),
     _option("--source", f"its messages: {KAFKA_SOURCE} or file://DIR", metavar="SRC"),
+    _MAPPING,
     _option("--results", "output directory of `replay`", type=Path, metavar="DIR"),
     _RANGE[0],
 )

@@ -11,7 +11,7 @@ import msgspec
 from evaluator.adapters.files import result_lines
 from evaluator.adapters.kafka import read_output
 from evaluator.cli.exits import UsageError
-from evaluator.cli.ranges import source_of
+from evaluator.cli.ranges import read_rules_of, source_of
 from evaluator.cli.wiring import KAFKA, connection_of, topic_names
 from evaluator.config import Settings
 from evaluator.core.types.records import LOGS, Log
@@ -25,7 +25,7 @@ from evaluator.replay.inspection import (
     report,
     value_of_row,
 )
-from evaluator.replay.ranges import ReadRules, parse_time_ms
+from evaluator.replay.ranges import ReadRules, batch_of
 from evaluator.replay.writing import DEAD_LETTERS, EVALUATIONS, SETTLED
 from evaluator.wire.reading import UNREADABLE
 
@@ -36,18 +36,9 @@ def inspect(options: argparse.Namespace, settings: Settings) -> int:
     """`evaluator inspect TRACE [NODE]`."""
     if options.source is None and options.results is None:
         raise UsageError("Name --source, the --results of a replay, or both.")
-    if options.source is not None and settings.mapping is not None:
-        raise UsageError(
-            "a mapping is set, and inspect reads rankings and judgments in their own format. Read "
-            "what `evaluator map` wrote, or the --results of a replay without --source."
-        )
-    try:
-        from_ms = None if options.begin is None else parse_time_ms(options.begin)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
     sought, evidence = Sought(options.trace, options.node), Evidence()
     if options.source is not None:
-        asyncio.run(_read_source(options, settings, sought, evidence, from_ms))
+        asyncio.run(_read_source(options, settings, sought, evidence))
     if options.results is not None:
         _read_results(options.results, sought, evidence, settings)
     try:
@@ -65,19 +56,16 @@ async def _read_source(
     settings: Settings,
     sought: Sought,
     evidence: Evidence,
-    from_ms: int | None,
 ) -> None:
     """Reads the inputs, and of Kafka the outputs in the partitions that they are in."""
-    rules = ReadRules(
-        max_future_skew_ms=settings.max_future_skew_ms, max_poll_records=settings.max_poll_records
-    )
-    options.begin = options.end = None
+    options.end = None
+    rules = read_rules_of(options, settings)
     source, is_kafka = source_of(options, settings, rules)
     try:
         n_partitions = await source.open()
         for log in LOGS:
             for partition in range(n_partitions):
-                await _read_input(source, log, partition, sought, evidence, from_ms)
+                await _read_input(source, log, partition, sought, evidence, rules)
     finally:
         await source.close()
     if not is_kafka or not options.source.startswith(KAFKA):
@@ -86,7 +74,7 @@ async def _read_source(
     tasks = sorted(partitions) or list(range(n_partitions))
     connection, prefix = connection_of(options.source, settings), settings.written_prefix
     for output in ("evaluations", "settled", "dead-letters"):
-        async for value, headers in read_output(connection, prefix, output, tasks, from_ms):
+        async for value, headers in read_output(connection, prefix, output, tasks, rules.from_ms):
             if output == "dead-letters":
                 _add_letter(headers, value, sought, evidence, settings)
             else:
@@ -100,19 +88,21 @@ async def _read_input(
     partition: int,
     sought: Sought,
     evidence: Evidence,
-    from_ms: int | None,
+    rules: ReadRules,
 ) -> None:
     start, end = await source.bounds(log, partition)
-    if from_ms is not None:
-        start = await source.seek_hint(log, partition, from_ms)
+    if rules.from_ms is not None:
+        start = await source.seek_hint(log, partition, rules.from_ms)
+    several = 1 << rules.stages[log].index_bits if log in rules.stages else 1
     async for records in source.read(log, partition, start, end, max_records=_BATCH):
-        for at, value in enumerate(records.values):
+        messages = batch_of(records, rules) if log in rules.stages else records
+        for at, value in enumerate(messages.values):
             if sought.document(value) is None or value is None:
                 continue
             if evidence.is_full(evidence.messages):
                 return
-            times = records.timestamps_ms
-            place = Place(log, partition, int(records.offsets[at]))
+            times = messages.timestamps_ms
+            place = Place(log, partition, *divmod(int(messages.offsets[at]), several))
             time_ms = -1 if times is None else int(times[at])
             evidence.messages[place] = Found(place, value, time_ms)
 
@@ -149,14 +139,21 @@ def _add_letter(
     evidence: Evidence,
     settings: Settings,
 ) -> None:
-    """Keeps a dead letter of the trace, and its message if the input has not been read."""
+    """Keeps a dead letter of the trace, and its message if the input has not been read.
+
+    The letter of a foreign record is of the trace if the messages of its input are.
+    """
     logs: dict[str, Log] = {topic: log for log, topic in topic_names(settings).items()}
-    if sought.document(value) is None or value is None or "offset" not in document:
+    is_message = sought.document(value) is not None
+    if "offset" not in document:
         return
-    found = letter_of(document, logs)
-    if found is None or evidence.is_full(evidence.letters):
+    found = letter_of(document, logs, is_message=is_message)
+    if found is None or not (is_message or found[0] in evidence.messages):
         return
     place, letter = found
+    if evidence.is_full(evidence.letters):
+        return
     evidence.letters[place] = letter
-    if place not in evidence.messages and not evidence.is_full(evidence.messages):
+    is_new = place not in evidence.messages
+    if value is not None and is_new and not evidence.is_full(evidence.messages):
         evidence.messages[place] = Found(place, value)

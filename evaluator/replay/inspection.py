@@ -25,11 +25,12 @@ Message = Ranking | Judgment | Malformed
 
 
 class Place(NamedTuple):
-    """Where a message is."""
+    """Where a message is; `number` is that of one of several messages of its record."""
 
     log: Log
     partition: int
     offset: int
+    number: int = 0
 
 
 class Letter(NamedTuple):
@@ -84,12 +85,23 @@ class Sought:
         return found if self.node_id in {None, found.get("node_id")} else None
 
 
-def letter_of(document: Mapping[str, Any], logs: Mapping[str, Log]) -> tuple[Place, Letter] | None:
-    """The place and reason in a row of dead-letters.ndjson, or in headers; *logs* by topic."""
+def letter_of(
+    document: Mapping[str, Any], logs: Mapping[str, Log], *, is_message: bool
+) -> tuple[Place, Letter] | None:
+    """The place and reason in a row of dead-letters.ndjson, or in headers; *logs* by topic.
+
+    A letter that *is_message*, not a foreign record, may have an index.
+    """
     log = logs.get(document["topic"])
     if log is None:
         return None
-    place = Place(log, int(document["partition"]), int(document["offset"]))
+    index = document.get("index", "")
+    if isinstance(headers := document.get("headers"), list):  # of a row, in base64
+        index = base64.b64decode(dict(headers).get("index") or b"").decode()
+    place = Place(
+        *(log, int(document["partition"]), int(document["offset"])),
+        int(index) if is_message and index.isdecimal() else 0,
+    )
     return place, Letter(document["reason"], document["detail"])
 
 

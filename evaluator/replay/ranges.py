@@ -172,21 +172,25 @@ class LogRange:
         return self._decode(_between(records, start, records.next_offset)), True
 
     def _decode(self, records: Records) -> Batch:
-        rules = self._rules
-        stage = rules.stages.get(self._log)
-        if self._log == "judgments":
-            judgments = partial(decode_judgments, max_future_skew_ms=rules.max_future_skew_ms)
-            return decoded(stage, records, judgments)
-        rankings = partial(
-            decode_rankings,
-            max_future_skew_ms=rules.max_future_skew_ms,
-            features=rules.features,
-            segments=rules.segments,
-        )
-        batch = decoded(stage, records, rankings)
-        if self._with_features is not None:
+        batch = batch_of(records, self._rules)
+        if self._with_features is not None and isinstance(batch, RankingColumns):
             batch.features = self._with_features.features_of(batch.offsets.tolist())
         return batch
+
+
+def batch_of(records: Records, rules: ReadRules) -> Batch:
+    """The messages of records of one log, of a foreign one through its stage."""
+    stage = rules.stages.get(records.log)
+    if records.log == "judgments":
+        judgments = partial(decode_judgments, max_future_skew_ms=rules.max_future_skew_ms)
+        return decoded(stage, records, judgments)
+    rankings = partial(
+        decode_rankings,
+        max_future_skew_ms=rules.max_future_skew_ms,
+        features=rules.features,
+        segments=rules.segments,
+    )
+    return decoded(stage, records, rankings)
 
 
 def first_reaching(batch: Batch, moment_ms: int | None) -> int | None:

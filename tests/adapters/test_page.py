@@ -500,6 +500,7 @@ def test_the_worst_queries_of_the_chosen_series_come_with_their_command(tmp_path
             "early_ms": 60_000,
             "topic_prefix": "eu-",
             "rankings_topic": "rankings",
+            "mapping": "my mapping.toml",
         },
     )
     page = visit(views, tmp_path).page  # it begins with the series that has an alarm
@@ -507,7 +508,7 @@ def test_the_worst_queries_of_the_chosen_series_come_with_their_command(tmp_path
     (row,) = page.by_id("worst").all("tbody")[0].all("tr")
     # from a minute before it, as judgments may be early by that
     command = "evaluator inspect --source kafka://HOST:PORT --from 2025-11-21T01:59:00Z"
-    command += r" --set topic_prefix=eu- -- 'it'\''s 1' plan/3"
+    command += r" --mapping 'my mapping.toml' --set topic_prefix=eu- -- 'it'\''s 1' plan/3"
     assert [cell.text() for cell in row.all("td")] == [
         "0.2500",
         "2025-11-21 02:00:00",

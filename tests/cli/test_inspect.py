@@ -1,6 +1,7 @@
 """`evaluator inspect`: all that is known of one query."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -169,15 +170,55 @@ def test_a_damaged_line_of_dead_letters_is_an_error(line, logs, tmp_path, capsys
     assert "has a line that `evaluator replay` does not write" in capsys.readouterr().err
 
 
-def test_foreign_messages_are_refused_and_results_of_them_are_read(logs, tmp_path, capsys):
-    mapping = tmp_path / "m.toml"
-    assert main(["mapping", "presets", "clicks"]) == 0
-    mapping.write_text(capsys.readouterr().out)
-    arguments = ["inspect", "t", f"--results={logs[1]}", f"--set=mapping={mapping}"]
-    assert main(arguments) == 0
-    assert "Settled as judged" in capsys.readouterr().out
-    assert main([*arguments, f"--source=file://{logs[0]}"]) == 2
-    assert "the --results of a replay without --source" in capsys.readouterr().err
+FOREIGN = """
+[rankings]
+topic = "serps"
+trace_id = "session"
+node_id = "query"
+timestamp_ms = { path = "at", unit = "s" }
+[rankings.rows]
+each = "hits"
+candidate_id = "sku"
+[judgments]
+topic = "clicks"
+trace_id = "session"
+node_id = "query"
+source = { const = "click" }
+[judgments.rows]
+each = "events"
+timestamp_ms = "at"
+candidate_id = "sku"
+grade = "n"
+"""
+
+
+def test_messages_of_foreign_records_have_their_outcomes(tmp_path, capsys):
+    """Of a record with several messages each has the outcome of its own letter."""
+    (tmp_path / "m.toml").write_text(FOREIGN)
+    serp = {"session": 7, "query": "q", "at": T0 // 1000, "hits": [{"sku": 1}, {"sku": 2}]}
+    clicks = [  # (milliseconds after the ranking, candidate)
+        {"query": "q", "events": [(1_000, 2), (49 * HOUR_MS // 2, 1)]},  # the second one is late
+        {"query": "none", "events": [(2_000, 1)]},
+        {"query": "q", "events": [(3_000, None)]},  # refused: it has no candidate
+    ]
+    for each in clicks:
+        events = [{"at": T0 + after, "sku": sku, "n": 1} for after, sku in each["events"]]
+        each |= {"session": 7, "events": events}
+    later = serp | {"session": 8, "at": T0 // 1000 + 50 * 3_600}
+    other = serp | {"hits": [{"sku": 3}]}
+    for name, rows in (("serps", [serp, other, later]), ("clicks", clicks)):
+        (tmp_path / f"{name}.ndjson").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    source = (f"--source=file://{tmp_path}", f"--mapping={tmp_path / 'm.toml'}")
+    assert main(["replay", *source, f"--out={tmp_path / 'out'}"]) == 0
+    capsys.readouterr()
+    both = inspected(capsys, "7", *source, f"--results={tmp_path / 'out'}")
+    without, of_q = both.split("\nTrace 7, node q\n")
+    assert outcomes(without) == {("judgments-0", 1): "orphan"}
+    rows = of_q.split("\nMessages\n")[1].split("\n\n")[0].splitlines()[1:]
+    graded = [re.findall(r"(\d=1) +([a-z]+)", row) for row in rows]
+    assert graded == [[], [], [("2=1", "applied")], [("1=1", "late")]]
+    assert outcomes(of_q)["rankings-0", 1] == "conflicting"
+    assert "Settled as judged" in of_q
 
 
 def test_a_query_with_grades_and_without_a_value_is_settled_as_judged(tmp_path, capsys):

@@ -133,7 +133,11 @@ def test_foreign_topics_are_evaluated_live_and_replayed_alike(
     assert dict(by_reason["decode"].headers)["kind"] == b"impression"
     orphan = dict(by_reason["orphan"].headers)
     assert (orphan["index"], orphan["topic"]) == (b"2", f"{topic_prefix}clicks".encode())
-    assert json.loads(by_reason["orphan"].value)["node_id"].startswith("10")
+    of_none = json.loads(by_reason["orphan"].value)
+    assert of_none["node_id"].startswith("10")
+    capsys.readouterr()
+    assert main(["inspect", of_none["trace_id"], of_none["node_id"], source, *of_test]) == 0
+    assert " orphan " in capsys.readouterr().out
 
 
 async def create(connection, counts):

@@ -348,6 +348,7 @@ function showWorst() {
     make("td", { className: "n" }), make("td", { className: "n", text: moment(row.event_time_ms) }),
     make("td", {}, [make("code", { text: [
       "evaluator inspect --source", source ?? "kafka://HOST:PORT", "--from", momentBefore(row.event_time_ms, settings.early_ms),
+      ...(settings.mapping ? [`--mapping ${quoted(settings.mapping)}`] : []),
       ...TOPICS.filter((name) => settings[name] && `${settings[name]}_topic` !== name).map((name) => `--set ${name}=${quoted(settings[name])}`),
       "--", quoted(row.trace_id), quoted(row.node_id)].join(" ") })])]);
   const rows = state.worst.map((row) => ({ ...row, key: key(row.trace_id, row.node_id, row.event_time_ms) }));
