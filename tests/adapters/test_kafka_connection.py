@@ -152,6 +152,7 @@ def test_what_waiting_cannot_mend_is_unusable(error, told):
         (ConnectionResetError(), "closed the connection.*client certificate"),
         (ConnectionRefusedError(111, "refused"), "connecting to b:1 failed: .*refused"),
         (TimeoutError(), "did not answer in time"),
+        (kafka_errors.NotCoordinatorForGroupError(), "Restart that broker if .*Failed to load"),
     ],
 )
 def test_what_may_be_the_end_of_a_broker_is_waited_for(error, told):

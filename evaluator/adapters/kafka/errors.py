@@ -87,6 +87,11 @@ def closed_by_broker(error: BaseException | None) -> bool:
 
 
 def _reason(error: BaseException) -> str:
+    if isinstance(error, kafka_errors.NotCoordinatorForGroupError):
+        return (
+            "NOT_COORDINATOR, from the broker that should coordinate it. Restart that broker if "
+            "this lasts and its log says `Failed to load metadata from __consumer_offsets`"
+        )
     if not closed_by_broker(error):
         return describe(error)
     return (
