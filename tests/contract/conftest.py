@@ -5,6 +5,7 @@ from tests.kafka.fixtures import (
     _mortal,
     kafka_bootstrap,
     own_broker,
+    pytest_runtest_makereport,
     pytest_runtest_teardown,
     topic_prefix,
 )
@@ -13,6 +14,7 @@ __all__ = [
     "_mortal",
     "kafka_bootstrap",
     "own_broker",
+    "pytest_runtest_makereport",
     "pytest_runtest_teardown",
     "topic_prefix",
 ]

@@ -26,6 +26,9 @@ KAFKA_VERSION = "4.1.1"
 HERE = Path(__file__).parent
 START_SECONDS = 600.0
 STOP_SECONDS = 20.0
+LOAD_SECONDS = 60.0
+MOST_STARTS = 3
+LOADING, NOT_COORDINATOR = 14, 16  # error codes of Kafka
 PR_SET_PDEATHSIG = 1  # of prctl(2)
 _LIBC = ctypes.CDLL(None)
 
@@ -376,7 +379,21 @@ class Broker:
         }
 
     def wait_until_ready(self) -> None:
-        """The second half of `start`. Raises BrokerError when the broker ends or takes too long."""
+        """The second half of `start`. Raises BrokerError when the broker ends or takes too long.
+
+        A broker that was killed may give up loading its groups (docs/operations.md); then it is
+        started again, as an operator would.
+        """
+        for _ in range(MOST_STARTS):
+            self._wait_until_it_answers()
+            if self._loads_groups():
+                return
+            self.kill()
+            self.launch()
+        self.kill()
+        raise BrokerError(f"the broker does not load its groups: {self.log_tail()}")
+
+    def _wait_until_it_answers(self) -> None:
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
             if self._process is not None and self._process.poll() is not None:
@@ -387,9 +404,21 @@ class Broker:
         self.kill()
         raise BrokerError(f"the broker was not ready in {START_SECONDS} s: {self.log_tail()}")
 
+    def _loads_groups(self) -> bool:
+        """Whether groups that the broker had before are there; waits while it loads them."""
+        began = time.monotonic()
+        while (self.directory / "data" / "__consumer_offsets-0").exists():
+            code = _group_error(self.port)
+            if code == NOT_COORDINATOR and time.monotonic() - began > LOAD_SECONDS:
+                return False
+            if code not in {None, LOADING, NOT_COORDINATOR} or not self.running:
+                break
+            time.sleep(0.05)
+        return True
+
     def log_tail(self, lines: int = 30) -> str:
         """The last lines of the broker's log."""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        return tail_of(self.log, lines)
 
     def _end(self, sign: signal.Signals) -> None:
         process, self._process = self._process, None
@@ -403,6 +432,11 @@ class Broker:
             process.wait()
 
 
+def tail_of(log: Path, lines: int = 30) -> str:
+    """The last lines of a log."""
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+
+
 def _end_with_parent() -> None:
     """Lets the system end this process when the thread that started it ends in any way."""
     if hasattr(_LIBC, "prctl"):
@@ -411,13 +445,24 @@ def _end_with_parent() -> None:
 
 def _answers(port: int) -> bool:
     """Whether the broker on *port* knows of a broker, which is itself, and so of a controller."""
-    request = (
-        b"\x00\x03\x00\x01\x00\x00\x00\x01\x00\x05ready\x00\x00\x00\x00"  # Metadata v1, no topics
-    )
+    answer = _answer(port, b"\x00\x03\x00\x01", b"\x00\x00\x00\x00", 12)  # Metadata v1, no topics
+    return answer is not None and int.from_bytes(answer[8:], "big") > 0  # brokers
+
+
+def _group_error(port: int) -> int | None:
+    """The error code for a group that nobody has; None without an answer."""
+    groups = b"\x00\x00\x00\x01" + b"\x00\x06nobody"
+    answer = _answer(port, b"\x00\x0f\x00\x00", groups, 14)  # DescribeGroups v0
+    return None if answer is None else int.from_bytes(answer[12:], "big")
+
+
+def _answer(port: int, api: bytes, body: bytes, n_bytes: int) -> bytes | None:
+    """The first bytes of an answer, with its size, the correlation id and a count."""
+    request = api + b"\x00\x00\x00\x01" + b"\x00\x05ready" + body
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
             connection.sendall(len(request).to_bytes(4, "big") + request)
-            answer = connection.recv(12, socket.MSG_WAITALL)  # size, correlation id, brokers
-            return len(answer) == 12 and int.from_bytes(answer[8:], "big") > 0
+            answer = connection.recv(n_bytes, socket.MSG_WAITALL)
+            return answer if len(answer) == n_bytes else None
     except OSError:
-        return False
+        return None

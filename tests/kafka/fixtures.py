@@ -5,17 +5,22 @@ import json
 import os
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
 from evaluator.adapters.kafka import Connection
 from tests.kafka.authority import Authority
-from tests.kafka.broker import Broker, locked
+from tests.kafka.broker import Broker, locked, tail_of
 from tests.waiting import until
 
 _numbers = itertools.count(1)
+
+
+NEVER_FENCED = {"broker.session.timeout.ms": "600000"}
+"""A broker that the machine holds up for a second is not fenced, with all groups to be loaded
+again. One that is killed would be refused by its controller for so long."""
 
 
 class SharedBroker:
@@ -33,7 +38,7 @@ class SharedBroker:
             state = json.loads(self._state.read_text()) if self._state.exists() else {"users": 0}
             if state["users"] == 0:
                 home = Path(tempfile.mkdtemp(prefix="broker-", dir=self._directory))
-                self._broker = Broker(home).start()
+                self._broker = Broker(home, properties=NEVER_FENCED).start()
                 state = {"users": 0, "bootstrap": self._broker.bootstrap}
             state["users"] += 1
             self._state.write_text(json.dumps(state))
@@ -60,6 +65,7 @@ def kafka_bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     base = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         base = base.parent
+    _SHARED.append(base / "kafka")
     shared = SharedBroker(base / "kafka")
     yield shared.acquire()
     shared.release()
@@ -79,6 +85,19 @@ def topic_prefix() -> str:
 
 _BROKERS: list[tuple[str, Broker]] = []
 """Those of this process alone, with the names of their fixtures."""
+_SHARED: list[Path] = []
+"""Where the broker is that all processes share, once this one has asked for it."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What failed is shown with the last warnings and errors of each broker of this process."""
+    report = yield
+    if report.failed:
+        logs = [broker.log for _, broker in _BROKERS]
+        logs += [log for folder in _SHARED for log in folder.glob("broker-*/broker.log")]
+        report.sections += [(f"End of {log}", tail_of(log)) for log in logs]
+    return report
 
 
 @pytest.hookimpl(trylast=True)

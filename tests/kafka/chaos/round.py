@@ -109,6 +109,7 @@ class Round:
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         connection = Connection(broker.bootstrap)
+        self._broker = broker
         self._connection, self._seed = connection, seed
         self._world = World(connection, topic_prefix, n_tasks=N_TASKS, settings=SETTINGS)
         snapshots = directory / "snapshots"
@@ -262,6 +263,8 @@ class Round:
         for scraper in self._scrapers:
             report.differences += scraper.differences[:20]
             report.n_scrapes += scraper.n_scrapes
+        if report.differences:
+            report.warnings += [f"broker: {line}" for line in self._broker.log_tail().splitlines()]
         for node in self._nodes:
             report.warnings += [f"worker {node.number}: {line}" for line in node.warnings()]
         for name in (
