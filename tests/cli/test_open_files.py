@@ -55,8 +55,9 @@ def test_a_worker_outlives_more_half_open_connections_than_it_may_have_files(
         for _ in half_open(worker.port):
             pass
         assert worker.eventually(lambda: worker.get("/livez"))[0] == 200
-        closed = worker.eventually(lambda: worker.events("http_connections_closed"))
-        assert closed[0][reason] > 0
+        worker.eventually(  # the first report may have those alone that were slow
+            lambda: any(each.get(reason) for each in worker.events("http_connections_closed"))
+        )
         assert worker.get("/readyz")[0] == 503  # the broker is not there, whatever else is not
         worker.signal(signal.SIGTERM)
         assert worker.wait() == 0

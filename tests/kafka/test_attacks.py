@@ -71,9 +71,14 @@ def test_a_leader_frozen_under_load_and_forged_records_change_no_published_byte(
     first.eventually(lambda: not is_leader(first))
     until_said(world, second, 1)
     expected = until_said_like_a_replay(world, second, tmp_path)
-    views = [leader_of(f"http://127.0.0.1:{each.port}") for each in workers]
-    assert [view["is_leader"] for view in views].count(True) == 1
-    (model,) = next(view for view in views if view["is_leader"])["models"]
+
+    def leading():
+        views = [leader_of(f"http://127.0.0.1:{each.port}") for each in workers]
+        found = [view for view in views if view["is_leader"]]
+        return len(found) == 1 and found
+
+    [leader] = second.eventually(leading)
+    (model,) = leader["models"]
     assert model["unusable"] == {"features": 1, "propensities": 0, "overflow": 0, "invalid": 0}
     live = [v for v in expected if json.loads(v)["status"] == "promoted"][-1]
     forged = live.replace(b'"epoch":0', b'"epoch":1')

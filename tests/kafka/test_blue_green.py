@@ -10,7 +10,7 @@ from evaluator.cli import main
 from evaluator.config.kinds import as_text
 from tests.kafka.broker import free_ports
 from tests.kafka.page import blocks, output_of
-from tests.kafka.process import arguments_of
+from tests.kafka.process import LONG_MS, arguments_of
 from tests.kafka.test_worker_again import append_part
 from tests.oracle.totals import comparable
 from tests.tidy.tree import ROOT
@@ -30,6 +30,7 @@ def settings_of_both(topic_prefix, tmp_path):
     def made(world, green_settings):
         blue_port, green_port = map(str, free_ports(2))
         of_test = {"topic_prefix": world.prefix, "alarms": "off"}
+        of_test |= {"session_timeout_ms": str(LONG_MS)}
         blue = {"group_id": f"{topic_prefix}blue", "state_dir": str(tmp_path / "blue-state")}
         blue |= {**of_test, **arguments_of(world.settings), "http_port": blue_port}
         (page,) = blocks(PAGE, "toml")

@@ -6,12 +6,13 @@ import re
 from base64 import b64encode
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import AIOKafkaProducer
 from google.protobuf import descriptor_pb2
 
 from evaluator.cli import main
 from tests.kafka.page import output_of
 from tests.kafka.process import Worker
+from tests.kafka.test_map import everything
 from tests.kafka.test_mapping import create, dead_letters
 from tests.mapping.framed_world import CLICK, MAPPING, NOW_MS, SERP, without_places, world
 from tests.mapping.protobuf_world import framed, in_world, world_file
@@ -68,16 +69,6 @@ async def append(bootstrap, topic, rows):
             await producer.send_and_wait(topic, value, key, partition=0)
 
 
-async def schemas_of(bootstrap, topic):
-    consumer = AIOKafkaConsumer(topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest")
-    await consumer.start()
-    rows = []
-    while batch := await consumer.getmany(timeout_ms=2_000):
-        rows += [row for each in batch.values() for row in each]
-    await consumer.stop()
-    return [(json.loads(row.key)["id"], json.loads(row.value)) for row in rows]
-
-
 def test_framed_topics_are_evaluated_as_their_canonical_twin(
     kafka, registry, topic_prefix, tmp_path, capsys
 ):
@@ -105,14 +96,14 @@ def test_framed_topics_are_evaluated_as_their_canonical_twin(
     registry.fault = 503
     flags = {"mapping": mapping, "group_id": topic_prefix, "retention_ms": 3_600_000}
     worker = Worker(tmp_path, kafka.bootstrap, topic_prefix, "--until-end", **flags)
-    worker.eventually(lambda: "schema registry unavailable" in worker.until_away())
+    worker.until_away("schema registry unavailable")
     assert worker.events("registry_unavailable")
     assert worker.totals.get("ledger", {}).get("rankings", {}).get("read", 0) == 0
     registry.fault = None
     assert worker.wait() == 0, worker.err
     assert worker.events("registry_reached")
-    recorded = asyncio.run(schemas_of(kafka.bootstrap, f"{topic_prefix}schemas"))
-    assert sorted(each for each, _ in recorded) == ["1", "2", "99"]
+    recorded = asyncio.run(everything(kafka, f"{topic_prefix}schemas", 1))[0]
+    assert sorted(json.loads(row.key)["id"] for row in recorded) == ["1", "2", "99"]
     letters = asyncio.run(dead_letters(kafka.bootstrap, f"{topic_prefix}dead-letters", 4))
     headers = [dict(each.headers) for each in letters]
     assert sorted(each["reason"] for each in headers) == [b"decode"] * 2 + [b"registry"] * 2
@@ -186,7 +177,7 @@ def test_a_worker_that_starts_while_the_registry_is_away_uses_the_recorded_schem
     rows = [(f"{topic_prefix}serps", 1, avro(number, json.dumps(SERP), serp))]
     asyncio.run(send_all(kafka.bootstrap, rows))
     third = Worker(tmp_path, kafka.bootstrap, topic_prefix, mapping=mapping)
-    third.eventually(lambda: "schema registry unavailable" in third.until_away())
+    third.until_away("schema registry unavailable")
     assert third.stop() == 0
     assert main(["replay", source, of_test, f"--mapping={mapping}", f"--out={tmp_path / 'o'}"]) == 3
     assert "Check `registry` of the mapping" in capsys.readouterr().err
@@ -240,7 +231,7 @@ def test_map_waits_for_the_registry_and_copies_framed_records(
     registry.fault = 503
     to = f"--to={topic_prefix}r,{topic_prefix}j"
     mapper = Worker(tmp_path, kafka.bootstrap, topic_prefix, to, command="map", mapping=mapping)
-    mapper.eventually(lambda: "schema registry unavailable" in mapper.until_away())
+    mapper.until_away("schema registry unavailable")
     registry.fault = None
     name = 'evaluator_map_messages_total{topic="%s"}'
     expected = [n_serps, n_judgments]

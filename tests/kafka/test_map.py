@@ -360,7 +360,7 @@ def test_a_broker_that_goes_and_comes_back_loses_no_record(
         lambda: any(n for name, n in member.samples().items() if "messages_total" in name)
     )
     own_broker.stop()
-    assert "broker unavailable" in member.until_away()
+    member.until_away()
     own_broker.start()
     until_written(foreign, member)
     assert member.events("mapper_waits")

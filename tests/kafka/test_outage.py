@@ -11,13 +11,12 @@ from evaluator.adapters.kafka import Connection, GroupSettings, KafkaRange, Kafk
 from evaluator.ports import Committed, SourceUnavailable, SourceUnusable
 from evaluator.wire.records import OutputRecord
 from tests.contract.backends import KafkaBackend, admin, owned, read, values
+from tests.kafka.process import LONG_MS
 from tests.waiting import STOP_SECONDS, eventually, patience
 
 pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("brokers")]
 
 R0, J0 = ("rankings", 0), ("judgments", 0)
-LONG_MS = 600_000
-"""A session that no test outlasts; or heartbeats too rare to tell that the group assigns."""
 NOBODY = Connection("127.0.0.1:9")  # the discard port: nobody listens
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.kafka.process import arguments_of
+from tests.kafka.process import LONG_MS, arguments_of
 from tests.oracle.totals import comparable
 from tests.worker.traffic import traffic
 from tests.worker.truth import merged
@@ -30,13 +30,14 @@ def counted(worker, topic):
 
 def test_a_worker_that_starts_again_goes_on_as_if_it_had_never_stopped(world, start):
     append_part(world, 0, 0.6)
-    first = start(world, max_poll_records=60)
+    settings = {"max_poll_records": 60, "session_timeout_ms": LONG_MS}  # nothing is said twice
+    first = start(world, **settings)
     first.until_read(world.ends())
     before = first.totals["ledger"]
     assert first.stop() == 0
     assert world.committed() == world.ends()
     append_part(world, 0.6, 1)
-    second = start(world, max_poll_records=60)
+    second = start(world, **settings)
     second.until_read(world.ends())
     second.until_ready()
     truth = world.truth()

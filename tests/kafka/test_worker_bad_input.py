@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.kafka.process import LONG_MS
 from tests.kafka.world import lanes
 from tests.oracle.messages import Raw
 from tests.worker.bad_input import ACCEPTED, AT_MS, MALFORMED
@@ -57,7 +58,7 @@ def test_each_kind_of_bad_input_becomes_a_dead_letter_and_changes_nothing(make_w
     world = make_world(2)
     malformed = odd_ones()[: len(MALFORMED)]
     world.append({0: good, 1: mixed(good, malformed)})
-    worker = start(world, max_poll_records=30)
+    worker = start(world, max_poll_records=30, session_timeout_ms=LONG_MS)
     worker.until_read(world.ends())
     status, samples = worker.document("/status"), worker.samples()
     assert worker.stop() == 0
