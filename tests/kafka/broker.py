@@ -325,7 +325,7 @@ class Broker:
             "log.message.timestamp.after.max.ms": str(2**63 - 1),
             "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
             "log.retention.ms": "-1",  # tests write records of any age
-            "broker.session.timeout.ms": "1500",
+            "broker.session.timeout.ms": "3000",  # after a kill it starts no sooner
             "broker.heartbeat.interval.ms": "500",
             "metadata.max.idle.interval.ms": "0",  # writes nothing while nothing happens
             **self._login_properties(),
