@@ -19,7 +19,7 @@ from benchmarks.naive import NaiveEvaluator
 from evaluator.adapters.kafka import source as kafka_source
 from evaluator.adapters.kafka.clients import CONSUMER_SETTINGS
 
-MAX_RECORDS = 5_000
+MAX_RECORDS = 10_000
 
 
 def _consumer(arguments: argparse.Namespace, **more: Any) -> AIOKafkaConsumer:

@@ -45,7 +45,6 @@ SETTINGS = {  # of event time, so that a run of a minute has queries at every ag
     "early_ms": 5_000,
     "remember_ms": 5_000,
     "window_ms": 10_000,
-    "max_poll_records": 5_000,
 }
 SHARES = 50  # of a second
 BATCH_BYTES = 900_000

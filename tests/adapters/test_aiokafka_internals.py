@@ -4,6 +4,7 @@ import ast
 import asyncio
 import importlib
 import inspect
+import os
 import time
 from dataclasses import replace
 from io import BytesIO
@@ -29,12 +30,14 @@ from aiokafka.record.memory_records import MemoryRecords
 
 from evaluator.adapters.kafka import aiokafka_internals as internals
 from evaluator.adapters.kafka import aiokafka_requests as extra
+from evaluator.adapters.kafka import sink
 from evaluator.adapters.kafka.aiokafka_batches import build_batch
 from evaluator.wire.outputs.rows import OutputRows, joined
 from evaluator.wire.records import OutputRecord
 from tests.tidy.tree import ROOT
 
 NOW_SECONDS = 1_763_690_400.25
+DEFAULT_MESSAGE_MAX_BYTES = 1_048_588
 RECORDS = [
     OutputRecord(b"key", b"value"),
     OutputRecord(None, b"\x00\xff", (("reason", b"late"), ("offset", b"3"))),
@@ -220,6 +223,15 @@ async def test_more_than_fits_into_a_batch_of_the_client_is_refused(make_client,
     with pytest.raises(kafka_errors.RecordListTooLargeError):
         build_batch(client, kind([OutputRecord(None, b"x" * 400)] * 3))
     assert build_batch(client, kind([OutputRecord(None, b"x" * 4_000)]))
+
+
+@pytest.mark.parametrize("kind", [list, OutputRows.of])
+async def test_a_broker_takes_the_largest_batch_by_default(make_client, kind):
+    client = make_client(max_batch_size=sink.BATCH_BYTES, compression_type="zstd")
+    records = [OutputRecord(os.urandom(70), os.urandom(n), (("n", b"7"),)) for n in range(1, 2_000)]
+    emission = sink.Emission(asyncio.get_running_loop().create_future(), 0)
+    for batch in sink._batches_of(kind(records), emission):
+        assert len(build_batch(client, batch.records)._build()) <= DEFAULT_MESSAGE_MAX_BYTES
 
 
 async def test_a_client_that_requests_a_topic_does_not_create_it(make_client, monkeypatch):

@@ -221,7 +221,7 @@ def test_a_session_lasts_a_second_to_a_day(written):
 @pytest.mark.parametrize("written", ["0", "100001", "-5", "all"])
 def test_a_batch_has_one_to_a_hundred_thousand_records(written):
     words = refusal(assignments=[f"max_poll_records={written}"])
-    assert "Accepted: an integer from 1 to 100000, e.g. 5000." in words
+    assert "Accepted: an integer from 1 to 100000, e.g. 10000." in words
 
 
 @pytest.mark.parametrize(

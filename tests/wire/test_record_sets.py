@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from aiokafka.record.util import calc_crc32c
 
+from evaluator.adapters.kafka.clients import CONSUMER_SETTINGS
 from evaluator.wire.native import record_sets
 from tests.repeats import sized
 from tests.wire.record_batches import (
@@ -128,6 +129,11 @@ def test_arrays_that_are_used_again_have_a_place_for_every_record(monkeypatch):
     assert found.rows.offsets.tolist() == list(range(sum(sizes)))
     times_ms = found.rows.timestamps_ms - TIMESTAMP_MS
     assert times_ms.tolist() == [n for n, size in enumerate(sizes) for _ in range(size)]
+
+
+def test_arrays_for_the_largest_usual_fetch_are_used_again():
+    n_bytes = CONSUMER_SETTINGS["max_partition_fetch_bytes"]
+    assert record_sets._reused.room(n_bytes) is record_sets._reused.room(n_bytes)
 
 
 @pytest.fixture(scope="module")

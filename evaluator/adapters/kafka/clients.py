@@ -48,7 +48,7 @@ CONSUMER_SETTINGS: Final[Mapping[str, Any]] = {
     "auto_offset_reset": "none",  # an expired position is an error, never skipped
     "isolation_level": "read_committed",
     "fetch_max_wait_ms": 100,
-    "max_partition_fetch_bytes": 4 * 1024 * 1024,
+    "max_partition_fetch_bytes": 8 * 1024 * 1024,
 }
 
 log = structlog.get_logger()

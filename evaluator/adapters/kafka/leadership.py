@@ -81,6 +81,7 @@ class _SettledReader(TopicReader):
 
     settings: ClassVar[Mapping[str, Any]] = {
         **TopicReader.settings,
+        "fetch_min_bytes": 256 * 1024,  # within `fetch_max_wait_ms`: larger batches cost less
         "key_deserializer": kept,
         "value_deserializer": kept_whole,
     }

@@ -1,13 +1,12 @@
 """The output topics: at least once, in order, through an idempotent producer."""
 
 import asyncio
-from bisect import bisect_right
 from collections import deque
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import Any, Final, TypeVar
 
+import numpy as np
 import structlog
 from aiokafka import AIOKafkaProducer
 from aiokafka import errors as kafka_errors
@@ -23,12 +22,13 @@ from evaluator.adapters.kafka.clients import (
 )
 from evaluator.adapters.kafka.connection import Connection
 from evaluator.adapters.kafka.errors import describe, translated
+from evaluator.core.types.records import IntArray
 from evaluator.ports import SourceUnavailable
 from evaluator.wire.outputs.rows import Headers, OutputRows
 from evaluator.wire.outputs.sizes import refused
 from evaluator.wire.records import WRITTEN, Output, OutputRecord
 
-BATCH_BYTES: Final = 512 * 1024  # before compression; half of the default limit of a broker
+BATCH_BYTES: Final = 960 * 1024  # before compression; the default limit of a broker is 1,024
 RECORD_OVERHEAD_BYTES: Final = 64
 MAX_PENDING_BYTES = 64 * 1024 * 1024
 """`emit` waits while more than this is not acknowledged."""
@@ -316,20 +316,20 @@ class KafkaSink:
 
 def _batches_of(rows: Sequence[OutputRecord], emission: Emission) -> list[Batch]:
     """Batches of up to BATCH_BYTES, at least one record each."""
-    ends = list(accumulate(_estimated_bytes(rows)))  # of each record, in bytes
+    ends = np.cumsum(_estimated_bytes(rows))  # of each record, in bytes
     batches: list[Batch] = []
     first, start = 0, 0
     while first < len(rows):
-        last = max(first + 1, bisect_right(ends, start + BATCH_BYTES))
-        batches.append(Batch(rows[first:last], ends[last - 1] - start, emission))
-        first, start = last, ends[last - 1]
+        last = max(first + 1, int(np.searchsorted(ends, start + BATCH_BYTES, side="right")))
+        end = int(ends[last - 1])
+        batches.append(Batch(rows[first:last], end - start, emission))
+        first, start = last, end
     return batches
 
 
-def _estimated_bytes(rows: Sequence[OutputRecord]) -> Iterable[int]:
+def _estimated_bytes(rows: Sequence[OutputRecord]) -> IntArray | list[int]:
     if isinstance(rows, OutputRows):
-        overhead = _overhead_bytes(rows.headers)
-        return [overhead + n_bytes for n_bytes in rows.n_bytes().tolist()]
+        return rows.n_bytes() + _overhead_bytes(rows.headers)
     return [len(key or b"") + len(value) + _overhead_bytes(headers) for key, value, headers in rows]
 
 
