@@ -14,6 +14,7 @@ from evaluator.adapters.files import (
     read_file,
 )
 from evaluator.adapters.kafka import KafkaRange
+from evaluator.cli.arguments import KAFKA_SOURCE
 from evaluator.cli.exits import UsageError
 from evaluator.cli.wiring import (
     ARCHIVE,
@@ -136,6 +137,7 @@ def source_of(
         url, limits = options.source.removeprefix(ARCHIVE), _limits(rules.stages)
         strict = getattr(options, "strict", False)
         return ArchiveRange(url, topic_names(settings), limits, bounds, strict=strict), False
+    directory_of(options.source, f"{KAFKA_SOURCE}, file://DIR or {ARCHIVE}URL")
     return files_of(options.source, settings, rules.stages, bounds), False
 
 

@@ -93,11 +93,11 @@ def group_of(settings: Settings) -> GroupSettings:
     )
 
 
-def directory_of(source: str) -> Path:
-    """The directory of a source of the form file://DIR. Raises UsageError."""
+def directory_of(source: str, forms: str = f"{KAFKA_SOURCE} or file://DIR") -> Path:
+    """The directory of a source file://DIR. Raises UsageError, with the *forms* of sources."""
     path = source.removeprefix(FILES)
     if not source.startswith(FILES) or not path:
-        raise _source_refused(source, f"{KAFKA_SOURCE} or file://DIR", "file://./logs")
+        raise _source_refused(source, forms, "file://./logs")
     return Path(path)
 
 

@@ -184,6 +184,8 @@ def test_an_archive_that_cannot_be_read_is_refused(root, tmp_path, capsys):
         folder.mkdir()
         assert run(put(folder, objects), tmp_path / "out") == code
         assert expected in capsys.readouterr().err
+    assert run("s3://bucket/topics", tmp_path / "out") == 2
+    assert "HOST:PORT], file://DIR or archive://URL" in capsys.readouterr().err
     assert run("archive://nothing://x", tmp_path / "out") == 3
     assert "archive" not in (error := capsys.readouterr().err)
     assert "nothing://x cannot be used: ValueError: Protocol not known" in error
