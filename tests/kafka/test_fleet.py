@@ -16,6 +16,7 @@ from evaluator.wire.records import WRITTEN
 from tests.contract.backends import admin
 from tests.kafka.process import LONG_MS, checkpoint_totals
 from tests.kafka.test_worker_again import append_part, until_shared
+from tests.kafka.world import answered
 from tests.oracle.totals import comparable
 from tests.waiting import patience
 from tests.worker.traffic import traffic
@@ -142,7 +143,7 @@ def test_workers_that_end_at_the_end_share_the_input_and_a_late_one_rebuilds_the
     until_end = partial(start, world, "--until-end", **settings)
     together = [until_end(max_poll_records=n) for n in (1, 100)]
     group = gate.settings["group_id"]
-    together[0].eventually(lambda: len(asyncio.run(group_members(kafka, group))) == 3)
+    together[0].eventually(lambda: len(answered(lambda: group_members(kafka, group))) == 3)
     gate.end()
     remove(world, gate, "gate")  # the broker has removed it if two rebalance timeouts are over
     assert [worker.wait() for worker in together] == [0, 0]

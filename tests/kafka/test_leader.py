@@ -1,6 +1,5 @@
 """A leader inside workers on a real broker: killed and followed, it says what a replay says."""
 
-import asyncio
 import json
 import signal
 import urllib.request
@@ -14,7 +13,7 @@ from evaluator.adapters.kafka.administration import leader_group
 from evaluator.adapters.kafka.clients import requests
 from evaluator.cli import main
 from tests.kafka.process import Process
-from tests.kafka.world import World
+from tests.kafka.world import World, answered
 from tests.oracle.messages import Raw
 from tests.worker.traffic import LONG_AGO_MS, SETTINGS
 
@@ -70,7 +69,7 @@ def messages(
 
 
 def said(world: World) -> list[bytes]:
-    found = asyncio.run(read_weights(world.connection, world.prefix, "weights-log"))
+    found = answered(lambda: read_weights(world.connection, world.prefix, "weights-log"))
     return [record.value for record in found]
 
 
@@ -194,7 +193,7 @@ def test_nothing_is_forgotten_beside_a_group_that_assigns(make_world, start, tmp
     try:
         worker.signal(signal.SIGSTOP)
         group = leader_group(worker.settings["group_id"])
-        second.eventually(lambda: asyncio.run(subscriptions(world, group)) == [b"", b""])
+        second.eventually(lambda: answered(lambda: subscriptions(world, group)) == [b"", b""])
         short = "--set=session_timeout_ms=1000"
         assert main(["weights", "forget", *where, short]) == 3
         assert f"Group {group} has been assigning for 1000 ms" in capsys.readouterr().err

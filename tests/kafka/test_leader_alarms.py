@@ -1,6 +1,5 @@
 """Alarms of the leader inside a worker on a real broker: killed, it publishes a replay's events."""
 
-import asyncio
 import json
 from itertools import count
 
@@ -9,6 +8,7 @@ import pytest
 from evaluator.adapters.kafka import read_weights
 from evaluator.cli import main
 from tests.kafka.test_alarm import HOURS, QUICK, records
+from tests.kafka.world import answered
 from tests.oracle.messages import Raw
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -27,7 +27,7 @@ def in_tasks(hours: range = range(HOURS)) -> dict[tuple[str, int], list[Raw]]:
 
 def published(world, topic):
     """The records of a topic of the leader, each once: a crash may repeat one."""
-    found = asyncio.run(read_weights(world.connection, world.prefix, topic))
+    found = answered(lambda: read_weights(world.connection, world.prefix, topic))
     return list(dict.fromkeys(record.value for record in found if record.value))
 
 

@@ -1,21 +1,39 @@
 """Topics of one test on the real broker: filled, read back whole, and what must follow of them."""
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.errors import KafkaError
 
 from evaluator.adapters.kafka import Connection, create_topics, plan_topics
 from evaluator.adapters.kafka.clients import requests
 from evaluator.core.types.records import LOGS
-from evaluator.ports import Partition
+from evaluator.ports import Partition, SourceUnavailable
 from evaluator.wire.records import OUTPUTS, Output, OutputRecord
 from tests.contract.backends import admin, visible, with_room
 from tests.oracle.messages import Raw
 from tests.oracle.oracle import Settings
-from tests.waiting import patience
+from tests.waiting import patience, until
 from tests.worker.traffic import SETTINGS, Traffic
 from tests.worker.truth import Inputs, Outputs, Truth
+
+T = TypeVar("T")
+
+
+def answered(ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """What a broker answers; it is asked again where the machine stood still meanwhile."""
+    found: list[T] = []
+
+    def look() -> bool:
+        with contextlib.suppress(SourceUnavailable, KafkaError):
+            found.append(asyncio.run(ask()))
+        return bool(found)
+
+    until(look)
+    return found[0]
 
 
 class World:
@@ -38,7 +56,7 @@ class World:
         self.settings = settings
         self._room = room or {}  # bytes of a record, of topics that take less than usual
         if create:
-            asyncio.run(self._create())
+            answered(self._create)
 
     async def _create(self) -> None:
         plan = await plan_topics(self.connection, topic_prefix=self.prefix, partitions=self.n_tasks)
@@ -102,7 +120,7 @@ class World:
 
     def inputs(self) -> Inputs:
         """Everything that is in the inputs."""
-        dump = asyncio.run(self._dump(LOGS))
+        dump = answered(lambda: self._dump(LOGS))
         return {
             task: (dump[self._name("rankings", task)], dump[self._name("judgments", task)])
             for task in range(self.n_tasks)
@@ -110,7 +128,7 @@ class World:
 
     def outputs(self) -> Outputs:
         """Everything that is in the outputs."""
-        dump = asyncio.run(self._dump(OUTPUTS, as_output=True))
+        dump = answered(lambda: self._dump(OUTPUTS, as_output=True))
         return {
             (output, task): dump[self._name(output, task)]
             for output in OUTPUTS
@@ -137,11 +155,11 @@ class World:
 
     def ends(self) -> dict[str, int]:
         """As `/totals` names positions."""
-        return asyncio.run(self._offsets(committed=False))
+        return answered(lambda: self._offsets(committed=False))
 
     def committed(self) -> dict[str, int | None]:
         """What the group has committed, named likewise."""
-        return asyncio.run(self._offsets(committed=True))
+        return answered(lambda: self._offsets(committed=True))
 
     async def _offsets(self, *, committed: bool):
         consumer = AIOKafkaConsumer(
