@@ -48,6 +48,14 @@ def cancer(*, seed: int = 0) -> Parts:
     return of_table(table, large, n=250, most=50, seed=seed)
 
 
+def wine(*, seed: int = 0) -> Parts:
+    """178 wines, 13 features from 0.1 to 1,680; two of three are relevant, in two grades."""
+    from sklearn import datasets  # slow, and only these tests need it
+
+    table, cultivar = datasets.load_wine(return_X_y=True)
+    return of_table(table, 2.0 - cultivar, n=240, most=25, seed=seed)
+
+
 def digits(*, seed: int = 0) -> Parts:
     """1,797 images of 64 pixels, many of them constant; an 8 is relevant, one in ten."""
     from sklearn import datasets  # slow, and only these tests need it
@@ -88,7 +96,7 @@ def few(*, seed: int = 0) -> Parts:
 
 
 ALL: dict[str, Callable[..., Parts]] = {
-    each.__name__: each for each in (diabetes, cancer, digits, messy, few)
+    each.__name__: each for each in (diabetes, cancer, wine, digits, messy, few)
 }
 
 

@@ -205,6 +205,7 @@ _FIT: Final = (
         type=float,
         metavar="X",
     ),
+    _option("--keep-loss", "do not try lambdarank beside the default loss", action="store_true"),
     _option("--model", "name of the model in the record", default="", metavar="NAME"),
 )
 _DEMO: Final = (

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +20,7 @@ from evaluator.config.measures import parse_measures
 from evaluator.core.learning.learner import Learner
 from evaluator.core.online.offline_ranking import OfflineRanking
 from evaluator.ports import RangeSource
-from evaluator.replay.fit import Epoch, FitPlan, Fitted
+from evaluator.replay.fit import Epoch, FitPlan, FitRefused, Fitted
 from evaluator.replay.fit import fit as run_fit
 from evaluator.replay.groups import GroupLog, read_groups
 from evaluator.replay.validation import VALIDATED, Pairs
@@ -28,6 +29,12 @@ from evaluator.wire.canonical import encode_document
 
 MAX_EPOCHS: Final = 1_000_000
 MAX_SHARE: Final = 0.9
+RIVAL: Final = "lambdarank"
+"""The loss that is tried beside the default one."""
+RIVAL_GAIN: Final = 0.01
+"""How much better it has to be on the validation."""
+RIVAL_MAX_PAIRS: Final = 1 << 24
+"""Pairs of candidates of a query, over all queries, up to which it is tried: seconds an epoch."""
 _NO_INTERVAL: Final = Interval(low=-1.0, high=1.0)
 
 
@@ -58,11 +65,37 @@ def fit(options: argparse.Namespace, settings: Settings) -> int:
         model=options.model,
     )
     fitted = run_fit(log, plan)
+    default = Settings().loss, Settings().label_mode
+    if not options.keep_loss and (settings.loss, settings.label_mode) == default:
+        fitted = _with_better_loss(log, plan, fitted)
     out.write(encode_document(fitted.record, indent=2) + b"\n")
     for warning in _warnings(log, fitted):
         warn(f"{warning}.")
     print(_summary(log, fitted, options.out))
     return 0 if options.validate == 0 else _compared(fitted, source, options.out)
+
+
+def _with_better_loss(log: GroupLog, plan: FitPlan, fitted: Fitted) -> Fitted:
+    """The weights of RIVAL instead, if they are surely better on the validation, and by enough."""
+    n_pairs = sum(len(query.features) ** 2 for query in log.queries)
+    if (before := fitted.validation) is None or n_pairs > RIVAL_MAX_PAIRS:
+        return fitted
+    try:
+        rival = run_fit(log, replace(plan, learner=replace(plan.learner, loss=RIVAL)))
+    except FitRefused:  # its weights diverge
+        return fitted
+    after = rival.validation
+    if after is None or after.traces != before.traces:
+        return fitted
+    found = _paired(after._replace(served=before.weights))
+    interval = (found and found.interval) or _NO_INTERVAL
+    if found is None or min(interval.low, found.difference - RIVAL_GAIN) <= 0:
+        return fitted
+    print(
+        f"loss = {RIVAL}: better than {plan.learner.loss} by {found.difference:.4f} on the "
+        f"validation ({interval.low:.4f} to {interval.high:.4f})"
+    )
+    return rival
 
 
 def _warnings(log: GroupLog, fitted: Fitted) -> list[str]:

@@ -115,7 +115,8 @@ def fit(log: GroupLog, plan: FitPlan, *, show_progress: bool | None = None) -> F
     history: list[Epoch] = []
     shown = sys.stderr.isatty() if show_progress is None else show_progress
     total = plan.epochs * len(groups)
-    with tqdm(total=total, desc="fit", unit=" groups", file=sys.stderr, disable=not shown) as bar:
+    title = f"fit, {plan.learner.loss}"
+    with tqdm(total=total, desc=title, unit=" groups", file=sys.stderr, disable=not shown) as bar:
         kept: list[list[Batch]] = []
         for number in range(1, plan.epochs + 1):
             losses: list[float] = []

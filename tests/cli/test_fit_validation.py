@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from evaluator.cli import main
+from evaluator.replay.fit import FitRefused
+from evaluator.replay.fit import fit as run_fit
 from evaluator.replay.validation import PATIENCE, validation_mask
 from tests import ranked_data
 from tests.cli.test_fit import PLAIN, flat, seeded_groups
@@ -45,12 +47,36 @@ def tuned(weights, chosen_by, measured_on) -> float:
 def test_the_command_of_the_readme_is_as_good_as_tuned_linear_models(fit, name):
     learn, measure = ranked_data.ALL[name]()
     learn = [query for query in learn if query[1].any()]
-    code, _, _, record = fit(ranked_data.rows(learn), *README)
+    code, out, _, record = fit(ranked_data.rows(learn), *README)
     assert code == 0
+    loss = "lambdarank" if name == "wine" else "softmax"
+    assert record["settings"]["loss"] == loss
+    assert out.startswith("loss = lambdarank: better than softmax by 0.0") == (name == "wine")
     value = ndcg(measure, np.array(record["weights"]))
     cut = len(learn) * 4 // 5
     assert value >= tuned(full_batch_softmax(learn[:cut]), learn[cut:], measure) - 0.01
     assert value >= tuned(of_sklearn(learn[:cut]), learn[cut:], measure) - 0.02
+
+
+@pytest.mark.slow(alone=False)
+def test_no_other_loss_is_tried_if_one_is_set_or_without_a_validation(fit):
+    rows = ranked_data.rows(ranked_data.wine()[0])
+    for more in ("--keep-loss", "--validate=0", "--set=label_mode=gain"):
+        _, out, _, record = fit(rows, "--epochs=1", more)
+        assert record["settings"]["loss"] == "softmax"
+        assert "lambdarank" not in out
+
+
+@pytest.mark.slow(alone=False)
+def test_another_loss_that_diverges_changes_nothing(fit, monkeypatch):
+    def run(log, plan):
+        if plan.learner.loss == "lambdarank":
+            raise FitRefused("its weights are not finite")
+        return run_fit(log, plan)
+
+    monkeypatch.setattr("evaluator.cli.learning.run_fit", run)
+    code, _, _, record = fit(ranked_data.rows(ranked_data.wine()[0]), "--epochs=1")
+    assert (code, record["settings"]["loss"]) == (0, "softmax")
 
 
 # --- validation ---
@@ -160,7 +186,7 @@ CHECKSUM = "45feb941e8b38a081cd435e9061d292500afe281079b40e1418b3db023dae4b2"
 def test_the_progress_bar_has_the_values_of_both_parts(fit, monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     _, _, err, record = fit(flat(seeded_groups(240)), "--epochs=2")
-    bar = err[err.rindex("fit:") :]
+    bar = err[err.rindex("fit, softmax:") :]
     for name in ("validation_loss", "ndcg@10", "validation_ndcg@10"):
         assert f"{name}={record['history'][-1][name]:.3g}" in bar
     assert f"loss={record['history'][-1]['mean_loss']:.3g}, " in bar
