@@ -6,7 +6,7 @@ from typing import Any, Unpack
 from evaluator.comparison.question import CONFIDENCE, RESAMPLES
 from evaluator.core.measures import UnknownMeasureError, UnsupportedTiesError
 from evaluator.library.errors import InvalidInputError
-from evaluator.library.forms import is_arrays, qrels_of
+from evaluator.library.forms import check_keys, is_arrays, qrels_of
 from evaluator.library.measured import Measured
 from evaluator.library.measuring import EvaluateOptions, evaluate
 from evaluator.library.results import Compared, Draw
@@ -63,7 +63,9 @@ def compare(
             f"runs are {', '.join(names) or 'none'}, the baseline is {first}: give two or more "
             "runs by name, and the name of one of them as the baseline."
         )
-    shared = qrels if is_arrays(qrels, runs[first]) else qrels_of(qrels)
+    by_row = is_arrays(qrels, runs[first])
+    shared = qrels if by_row else qrels_of(qrels)
+    check_keys("traces", traces, range(len(shared)) if by_row else shared)
     measured = _measured(shared, runs, measures, settings)
     draw = Draw(resamples=resamples, confidence=confidence, seed=seed)
     return Compared(measured, baseline=first, traces=traces or {}, draw=draw)

@@ -2,7 +2,7 @@
 
 import gzip
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from numbers import Real
 from os import PathLike, fspath
 from pathlib import Path
@@ -108,6 +108,15 @@ def check_ids(qrels: Qrels, run: Run) -> None:
         )
 
 
+def check_keys(name: str, given: Any, query_ids: Collection[Any]) -> None:
+    """Raises InvalidInputError for a mapping by query that has none of the queries."""
+    if isinstance(given, Mapping) and given and query_ids and given.keys().isdisjoint(query_ids):
+        raise InvalidInputError(
+            f"none of the {len(given):,} query ids of {name} ({_shown(given)}) is among the "
+            f"{len(query_ids):,} of qrels ({_shown(query_ids)}). {_REMEDY}"
+        )
+
+
 def least_relevant(rel: Any) -> float | None:
     """The least relevant grade, None for any above 0. Raises InvalidInputError for other values."""
     if rel is None or (isinstance(rel, Real) and 0 < float(rel) <= MAX_GRADE):
@@ -115,7 +124,7 @@ def least_relevant(rel: Any) -> float | None:
     raise InvalidInputError(f"rel is {rel!r}; it must be a grade above 0, {MAX_GRADE} at most.")
 
 
-def _shown(ids: Mapping[Any, Any]) -> str:
+def _shown(ids: Iterable[Any]) -> str:
     first = next(iter(ids))
     return f"of type {type(first).__name__}, the first is {first!r:.100}"
 

@@ -1,6 +1,6 @@
 """`evaluate`: the values of a run, from qrels and scores in the usual forms."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, TypedDict, cast
@@ -26,9 +26,10 @@ from evaluator.library.candidates import (
     OfCandidates,
     SubtopicsByQuery,
     check_of_candidates,
+    check_queries,
 )
 from evaluator.library.errors import InvalidInputError
-from evaluator.library.forms import is_arrays, qrels_of, run_of
+from evaluator.library.forms import check_keys, is_arrays, qrels_of, run_of
 from evaluator.library.matching import Empty, Missing, Sides, Ties, check_choices, match
 from evaluator.library.measured import Groups, Measured, QueryId
 from evaluator.library.names import own_name
@@ -104,19 +105,27 @@ def evaluate(
             raise InvalidInputError(
                 "subtopics and freshness are by candidate id: give qrels and run as mappings too."
             )
-        return replace(measured_arrays(qrels, run, rules), groups=_groups(groups, len(run)))
-    measured = measured_dicts(qrels_of(qrels), run_of(run), rules, more)
-    return replace(measured, groups=_groups(groups, None))
+        return replace(measured_arrays(qrels, run, rules), groups=_groups(groups, range(len(run))))
+    judged = qrels_of(qrels)
+    check_queries(subtopics, freshness, judged)
+    return replace(measured_dicts(judged, run_of(run), rules, more), groups=_groups(groups, judged))
 
 
-def _groups(groups: Any, n_rows: int | None) -> Groups | None:
-    """The groups. Raises InvalidInputError for those of other queries; *n_rows* is of arrays."""
+def _groups(groups: Any, query_ids: Collection[Any]) -> Groups | None:
+    """The groups. Raises InvalidInputError for those of other queries; ids of arrays are rows."""
     if groups is None or isinstance(groups, Mapping):
+        check_keys("groups", groups, query_ids)
         return groups
-    if n_rows is None or isinstance(groups, str) or not hasattr(groups, "__len__"):
+    if (
+        not isinstance(query_ids, range)
+        or isinstance(groups, str)
+        or not hasattr(groups, "__len__")
+    ):
         raise InvalidInputError("groups must be a mapping {query_id: group}.")
-    if len(groups) != n_rows:
-        raise InvalidInputError(f"groups are {len(groups)} for {n_rows} rows; give one per row.")
+    if len(groups) != len(query_ids):
+        raise InvalidInputError(
+            f"groups are {len(groups)} for {len(query_ids)} rows; give one per row."
+        )
     return cast("Groups", groups)
 
 

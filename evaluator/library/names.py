@@ -58,6 +58,7 @@ _FORM: Final = re.compile(
     r"(?P<name>[A-Za-z][A-Za-z_-]*?)(?:\((?P<arguments>[^()]*)\))?"
     r"(?:[@_.](?P<number>[0-9]+(?:\.[0-9]+)?))?(?:-l(?P<level>[0-9]+))?"
 )
+_CUT: Final = frozenset({"hit", "p", "r", "err", "judged", "subtopic_recall"})
 _REL: Final = frozenset({"hit", "mrr", "map", "p", "r", "rprec"})
 
 
@@ -119,6 +120,8 @@ def _translated(foreign: _Foreign, own: str) -> str:
         raise _refused(foreign, f"{own} does not take {', '.join(sorted(arguments))}")
     if own == "ndcg" and foreign.name == "ndcg":
         raise _refused(foreign, "ndcg@k has gains 2^grade - 1; ndcg_linear@k those of the grades")
+    if own in _CUT and foreign.number is None:
+        raise _refused(foreign, f"{own} needs a cutoff, e.g. {own}@10")
     return f"{own}{brackets}" + (f"@{foreign.number}" if foreign.number else "")
 
 

@@ -117,6 +117,8 @@ def test_what_cannot_be_asked_is_refused_with_words(measures, settings, said):
 
 
 ONE, ARRAY = {"q": {"a": 1}}, np.ones((1, 1))
+BOTH, ARRAYS = {"a": ONE, "b": ONE}, {"a": ARRAY, "b": ARRAY}
+AGES = evaluator.Freshness(half_life_ms=1, ages_ms={0: {"a": 1}})
 
 
 @pytest.mark.parametrize(
@@ -147,6 +149,17 @@ ONE, ARRAY = {"q": {"a": 1}}, np.ones((1, 1))
         (lambda: evaluator.compare(ONE, {"a": ONE, "b": ONE}, "mrr", seed=0.5), "seed 0.5"),
         (lambda: evaluator.compare(ONE, {"a": ONE, "b": ONE}, "mrr", confidence="x"), "x a number"),
         (lambda: evaluator.compare(ONE, {"a": ONE, "b": ONE}, "mrr", traces=["t"]), "and traces"),
+        (lambda: evaluator.compare(ONE, BOTH, "mrr", traces={1: "t"}), "query ids of traces"),
+        (lambda: evaluator.compare(ARRAY, ARRAYS, "mrr", traces={"0": "t"}), "query ids of traces"),
+        (
+            lambda: evaluator.evaluate(ONE, ONE, "mrr", groups={0: "de"}),
+            "query ids of groups .of t",
+        ),
+        (lambda: evaluator.evaluate(ARRAY, ARRAY, "mrr", groups={"0": 1}), "query ids of groups"),
+        (lambda: evaluator.evaluate(ONE, ONE, "mrr", subtopics={0: {}}), "query ids of subtopics"),
+        (lambda: evaluator.evaluate(ONE, ONE, "mrr", freshness=AGES), "query ids of ages_ms"),
+        (lambda: evaluator.evaluate(ONE, ONE, "ERR"), "'ERR' .* err needs a cutoff, e.g. err@10"),
+        (lambda: evaluator.evaluate(ONE, ONE, "success"), "hit needs a cutoff"),
         (lambda: evaluator.compare(ONE, [ONE, ONE], "mrr"), "runs must be"),
         (lambda: evaluator.compare(ONE, {1: ONE, 2: ONE}, "mrr"), "runs must be"),
         (lambda: evaluator.compare(ONE, {"a": ONE, "b": ONE}, "mr"), "^'mr' is not a measure"),
