@@ -45,6 +45,19 @@ def test_its_commands_give_its_figures(shop, capsys):
     assert rows[1]["grades"] == {"socks": 3, "boots": 0, "shoes": 0}
 
 
+def test_an_action_of_the_table_withdraws_and_a_null_is_refused(shop):
+    later = {"search": "s2", "ts": 1763690120000, "item": "socks"}
+    with (shop / "clicks.ndjson").open("a") as file:
+        file.writelines(f"{json.dumps({**later, 'action': what})}\n" for what in ("return", None))
+    mapping = (shop / "shop.toml").read_text()
+    (shop / "other.toml").write_text(mapping.replace("purchase = 3", "purchase = 3, return = -1"))
+    command = "replay --mapping other.toml --source file://. --out out --set silence=zero"
+    assert main(command.split()) == 0
+    totals = json.loads((shop / "out" / "totals.json").read_bytes())
+    assert totals["queries"]["settled_silent"] == 2  # nothing of s2 is left
+    assert totals["dead_letters"]["mapping"] == 1
+
+
 def test_weighted_clicks_prefer_the_order_that_nobody_saw(shop):
     _, command = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
     assert main(command.strip().removeprefix("$ evaluator ").split()) == 0
