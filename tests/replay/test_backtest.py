@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import shutil
 import subprocess
 from dataclasses import replace
@@ -402,17 +403,29 @@ def test_the_page_has_external_text_as_data_only(page):
     assert "http" not in text.replace("http://www.w3.org/2000/svg", "").replace("http-equiv", "")
 
 
+RIGHT_EDGE = """
+const cell = document.getElementById("summary").tBodies[0].rows[0].cells[3];
+document.body.dataset.right = Math.ceil(cell.getBoundingClientRect().right);
+"""
+
+
 @pytest.mark.browser
 def test_the_page_is_drawn_without_an_error(page, tmp_path):
+    """On a telephone, where the table of series has its alarms within the width."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     assert chromium is not None, "chromium is missing; `make system` installs it"
+    measured = tmp_path / "measured.html"
+    measured.write_text(
+        page.read_text().replace("</body>", f"<script>{RIGHT_EDGE}</script></body>")
+    )
     command = [
         *(chromium, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"),
         *(
             "--virtual-time-budget=5000",
             f"--user-data-dir={tmp_path}",
+            "--window-size=400,900",
             "--dump-dom",
-            f"file://{page}",
+            f"file://{measured}",
         ),
     ]
     done = subprocess.run(
@@ -422,6 +435,7 @@ def test_the_page_is_drawn_without_an_error(page, tmp_path):
     assert done.stdout.count("<svg") == 3
     assert done.stdout.count('class="since"') == page.read_text().count('"since_ms"')
     assert "<b>" not in done.stdout
+    assert int(re.search('data-right="([0-9]+)"', done.stdout)[1]) <= 400
 
 
 def test_the_page_of_a_history_that_is_too_short_says_so(tmp_path, capsys):
