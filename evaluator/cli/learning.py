@@ -29,11 +29,11 @@ from evaluator.wire.canonical import encode_document
 
 MAX_EPOCHS: Final = 1_000_000
 MAX_SHARE: Final = 0.9
-RIVAL: Final = "lambdarank"
+ALTERNATIVE_LOSS: Final = "lambdarank"
 """The loss that is tried beside the default one."""
-RIVAL_GAIN: Final = 0.01
+ALTERNATIVE_MIN_GAIN: Final = 0.01
 """How much better it has to be on the validation."""
-RIVAL_MAX_PAIRS: Final = 1 << 24
+ALTERNATIVE_MAX_PAIRS: Final = 1 << 24
 """Pairs of candidates of a query, over all queries, up to which it is tried: seconds an epoch."""
 _NO_INTERVAL: Final = Interval(low=-1.0, high=1.0)
 
@@ -76,26 +76,28 @@ def fit(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def _with_better_loss(log: GroupLog, plan: FitPlan, fitted: Fitted) -> Fitted:
-    """The weights of RIVAL instead, if they are surely better on the validation, and by enough."""
+    """The weights of ALTERNATIVE_LOSS instead, if the validation shows that they are better."""
     n_pairs = sum(len(query.features) ** 2 for query in log.queries)
-    if (before := fitted.validation) is None or n_pairs > RIVAL_MAX_PAIRS:
+    if (before := fitted.validation) is None or n_pairs > ALTERNATIVE_MAX_PAIRS:
         return fitted
     try:
-        rival = run_fit(log, replace(plan, learner=replace(plan.learner, loss=RIVAL)))
+        learner = replace(plan.learner, loss=ALTERNATIVE_LOSS)
+        alternative = run_fit(log, replace(plan, learner=learner))
     except FitRefused:  # its weights diverge
         return fitted
-    after = rival.validation
+    after = alternative.validation
     if after is None or after.traces != before.traces:
         return fitted
     found = _paired(after._replace(served=before.weights))
-    interval = (found and found.interval) or _NO_INTERVAL
-    if found is None or min(interval.low, found.difference - RIVAL_GAIN) <= 0:
+    if found is None or (interval := found.interval) is None:
+        return fitted
+    if interval.low <= 0 or found.difference <= ALTERNATIVE_MIN_GAIN:
         return fitted
     print(
-        f"loss = {RIVAL}: better than {plan.learner.loss} by {found.difference:.4f} on the "
-        f"validation ({interval.low:.4f} to {interval.high:.4f})"
+        f"loss = {ALTERNATIVE_LOSS}: better than {plan.learner.loss} by "
+        f"{found.difference:.4f} on the validation ({interval.low:.4f} to {interval.high:.4f})"
     )
-    return rival
+    return alternative
 
 
 def _warnings(log: GroupLog, fitted: Fitted) -> list[str]:

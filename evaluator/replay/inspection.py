@@ -25,12 +25,12 @@ Message = Ranking | Judgment | Malformed
 
 
 class Place(NamedTuple):
-    """Where a message is; `number` is that of one of several messages of its record."""
+    """Where a message is; `message_index` is its place among several of a record."""
 
     log: Log
     partition: int
     offset: int
-    number: int = 0
+    message_index: int = 0
 
 
 class Letter(NamedTuple):

@@ -450,7 +450,7 @@ def _answers(port: int) -> bool:
 
 
 def _group_error(port: int) -> int | None:
-    """The error code for a group that nobody has; None without an answer."""
+    """The error code for an unused group id; None without an answer."""
     groups = b"\x00\x00\x00\x01" + b"\x00\x06nobody"
     answer = _answer(port, b"\x00\x0f\x00\x00", groups, 14)  # DescribeGroups v0
     return None if answer is None else int.from_bytes(answer[12:], "big")
