@@ -215,22 +215,8 @@ class KafkaBackend:
         await asyncio.gather(*sent)
 
     async def gap(self, log, partition):
-        async with AIOKafkaProducer(
-            **self.connection.arguments(), transactional_id=f"{self.prefix}gap"
-        ) as producer:
-            await producer.begin_transaction()
-            for value in (b"never", b"seen"):
-                sent = await producer.send_and_wait(f"{self.prefix}{log}", value, b"k", partition)
-            await producer.abort_transaction()
-        await self._wait_for_stable(TopicPartition(f"{self.prefix}{log}", partition), sent.offset)
-
-    async def _wait_for_stable(self, partition: TopicPartition, last_offset: int) -> None:
-        """Until the end of the transaction is in the log: the broker answers before that."""
-        settings = {"auto_offset_reset": "earliest", "isolation_level": "read_committed"}
-        client = AIOKafkaConsumer(**self.connection.arguments(), **settings)
-        async with patience(), client as consumer:
-            while (await consumer.end_offsets([partition]))[partition] < last_offset + 2:
-                pass
+        partitions = [TopicPartition(f"{self.prefix}{log}", partition)] * 2
+        await abort_transaction(self.connection, f"{self.prefix}gap", partitions)
 
     async def expire(self, log, partition, before):
         await self.expire_output(log, partition, before)
@@ -325,6 +311,27 @@ async def visible(connection: Connection, topics: list[str]) -> None:
     """Until the broker knows new topics: it answers before that."""
     async with patience(), requests(connection) as asking:
         while None in (await asking.partition_counts(topics)).values():
+            pass
+
+
+async def abort_transaction(
+    connection: Connection, transactional_id: str, partitions: list[TopicPartition]
+) -> None:
+    """Leaves a record that nobody gets to see in each of these, and the mark of its end."""
+    arguments, last_offsets = connection.arguments(), dict[TopicPartition, int]()
+    async with AIOKafkaProducer(**arguments, transactional_id=transactional_id) as producer:
+        await producer.begin_transaction()
+        for name in partitions:
+            sent = await producer.send_and_wait(name.topic, b"never seen", b"k", name.partition)
+            last_offsets[name] = sent.offset
+        await producer.abort_transaction()
+    # The broker answers before the marks are in the logs: a record sent now may come before them.
+    client = AIOKafkaConsumer(**arguments, isolation_level="read_committed")
+    async with patience(), client as consumer:
+        while any(
+            end < last_offsets[name] + 2
+            for name, end in (await consumer.end_offsets(partitions)).items()
+        ):
             pass
 
 

@@ -13,7 +13,7 @@ from evaluator.adapters.kafka.clients import requests
 from evaluator.core.types.records import LOGS
 from evaluator.ports import Partition, SourceUnavailable
 from evaluator.wire.records import OUTPUTS, Output, OutputRecord
-from tests.contract.backends import admin, visible, with_room
+from tests.contract.backends import abort_transaction, admin, visible, with_room
 from tests.oracle.messages import Raw
 from tests.oracle.oracle import Settings
 from tests.waiting import patience, until
@@ -102,16 +102,8 @@ class World:
 
     def abort_transaction(self, partitions: Iterable[Partition]) -> None:
         """Leaves records that nobody gets to see, and the mark of their end, in each of these."""
-        asyncio.run(self._abort_transaction(list(partitions)))
-
-    async def _abort_transaction(self, partitions: list[Partition]) -> None:
-        arguments = self.connection.arguments()
-        transactional_id = f"{self.prefix}aborted"
-        async with AIOKafkaProducer(**arguments, transactional_id=transactional_id) as producer:
-            await producer.begin_transaction()
-            for log, task in partitions:
-                await producer.send_and_wait(f"{self.prefix}{log}", b"never seen", b"k", task)
-            await producer.abort_transaction()
+        names = [self._name(*partition) for partition in partitions]
+        asyncio.run(abort_transaction(self.connection, f"{self.prefix}aborted", names))
 
     # Reading
 
