@@ -5,7 +5,6 @@ continue from the latest state once elected.
 """
 
 import asyncio
-import contextlib
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,7 @@ from evaluator.core.online.watched_queries import WatchedQueries
 from evaluator.core.types.records import WatermarkRecord
 from evaluator.leader.alarms import LeaderAlarms
 from evaluator.ports import Fenced, Leadership, SourceUnavailable, SourceUnusable
+from evaluator.waiting import is_set_within
 from evaluator.wire.outputs.settled import (
     Refused,
     SettledUnreadable,
@@ -140,8 +140,7 @@ class Leader:
                 except SourceUnavailable as error:
                     log.warning("leader_waits", error=str(error), seconds=pause_seconds)
                     self._resign()
-                    with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._stopping.wait(), pause_seconds)
+                    await is_set_within(self._stopping, pause_seconds)
                     pause_seconds = min(2 * pause_seconds, LONGEST_PAUSE_SECONDS)
         finally:
             self._resign()

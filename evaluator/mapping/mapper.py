@@ -6,7 +6,6 @@ partition at its end delays no other, if its end was requested after these recor
 """
 
 import asyncio
-import contextlib
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Mapping
@@ -20,6 +19,7 @@ from evaluator.mapping.backlog import Backlog, Decode, Portion
 from evaluator.mapping.progress import UNLIMITED, Note, RepeatRules, TopicIds, behind_ms, note_of
 from evaluator.mapping.stage import Stage
 from evaluator.ports import Committed, Partition, Progress, Sink, Source, SourceUnavailable
+from evaluator.waiting import is_set_within
 from evaluator.wire.outputs.encoding import encode_dead_letters
 from evaluator.wire.records import Output, OutputRecord
 
@@ -174,8 +174,7 @@ class Mapper:
                     except SourceUnavailable as error:
                         self._unavailable = f"{error.what} unavailable: {error}"
                         log.warning("mapper_waits", error=str(error), seconds=pause_seconds)
-                        with contextlib.suppress(TimeoutError):
-                            await asyncio.wait_for(self._stopping.wait(), pause_seconds)
+                        await is_set_within(self._stopping, pause_seconds)
                         pause_seconds = min(2 * pause_seconds, LONGEST_PAUSE_SECONDS)
                 await self._drain()
         except (TimeoutError, SourceUnavailable) as error:

@@ -10,6 +10,7 @@ from typing import Final
 import structlog
 
 from evaluator.ports import Sink, SourceUnavailable
+from evaluator.waiting import is_set_within
 from evaluator.worker.monitoring import Stages
 from evaluator.worker.settings import Emission
 
@@ -72,9 +73,7 @@ class Connectivity:
 
     async def back_off(self, stopping: asyncio.Event) -> None:
         """Waits before the next attempt, twice as long each time; ends when *stopping* is set."""
-        try:
-            await asyncio.wait_for(stopping.wait(), self._backoff_seconds)
-        except TimeoutError:
+        if not await is_set_within(stopping, self._backoff_seconds):
             self._backoff_seconds = min(2 * self._backoff_seconds, LAST_BACKOFF_SECONDS)
 
 

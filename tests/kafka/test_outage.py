@@ -46,10 +46,10 @@ async def test_a_broker_that_is_killed_while_the_group_assigns_fences_no_member(
     times = {"session_timeout_ms": LONG_MS, "heartbeat_interval_ms": LONG_MS}
     second = backend.source(group_instance_id="b", **times)
     async with asyncio.TaskGroup() as group:
-        polling = []
+        done = asyncio.Event()
         for source in (first, second):  # the first to join leads the group
             await source.start()
-            polling.append(group.create_task(keep_polling(source)))
+            group.create_task(keep_polling(source, done))
             await eventually(lambda source=source: source.assignment)
         leader, member = (each._consumer._coordinator for each in (first, second))
         send, may_assign, given = leader._send_req, asyncio.Event(), member.member_id
@@ -73,12 +73,11 @@ async def test_a_broker_that_is_killed_while_the_group_assigns_fences_no_member(
         await asyncio.to_thread(own_broker.wait_until_ready)
         for source, generation in zip((first, second), before, strict=True):
             await eventually(lambda a=source, n=generation: a.assignment.generation > n)
-        for each in polling:
-            each.cancel()
+        done.set()
 
 
-async def keep_polling(source):
-    while True:
+async def keep_polling(source, done):
+    while not done.is_set():
         if source.revoking:
             source.release()
         with contextlib.suppress(SourceUnavailable):

@@ -30,6 +30,7 @@ from evaluator.adapters.kafka.clients import input_topics, requests
 from evaluator.adapters.kafka.connection import Connection, parse_addresses, probe
 from evaluator.core.types.records import LOGS, Log
 from evaluator.ports import SourceUnavailable, SourceUnusable
+from evaluator.waiting import is_set_within
 from evaluator.wire.outputs.sizes import OVERSIZE_OUTPUT, ROOM_BYTES
 from evaluator.wire.records import CHECKPOINTS, LEADER_OUTPUTS, WRITTEN
 
@@ -352,8 +353,7 @@ class InputRetention:
     async def _watch(self, ending: asyncio.Event) -> None:
         while not ending.is_set():
             seconds = RETENTION_INTERVAL_SECONDS if await self.look() else RETENTION_RETRY_SECONDS
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(ending.wait(), seconds)
+            await is_set_within(ending, seconds)
 
     async def look(self) -> bool:
         """Describes the inputs once, and logs changes; False if the brokers did not answer."""

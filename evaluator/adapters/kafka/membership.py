@@ -11,6 +11,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 
 from evaluator.core.types.records import Log
 from evaluator.ports import Assignment, Committed, Partition, Side, SourceUnusable
+from evaluator.waiting import is_set_within
 
 MAX_POLL_INTERVAL_MS: Final = 300_000
 HEARTBEATS_PER_SESSION: Final = 4
@@ -143,9 +144,8 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc] # untyped in 
         self.changed.set()
         seconds = self._group.release_timeout_ms / 1000
         try:
-            await asyncio.wait_for(self._released.wait(), seconds)
-        except TimeoutError:
-            log.warning("handover_forced", group=self._group.group_id, after_seconds=seconds)
+            if not await is_set_within(self._released, seconds):
+                log.warning("handover_forced", group=self._group.group_id, after_seconds=seconds)
         finally:
             self.revoking = False
             self.between = True

@@ -1,7 +1,6 @@
 """Readers of Kafka topics: the base of the source, and a reader without a group."""
 
 import asyncio
-import contextlib
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -27,6 +26,7 @@ from evaluator.adapters.kafka.errors import skipped, translated
 from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.types.records import Log
 from evaluator.ports import SourceUnavailable
+from evaluator.waiting import is_set_within
 from evaluator.wire.native.record_sets import RecordColumns
 from evaluator.wire.records import (
     MAX_MESSAGE_BYTES,
@@ -190,8 +190,7 @@ class PartitionReader(ABC):
 
     async def _wait(self, changed: asyncio.Event, deadline: float) -> None:
         """Waits for *changed* until *deadline*, if there is nothing to read."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(changed.wait(), max(0.0, deadline - time.monotonic()))
+        await is_set_within(changed, deadline - time.monotonic())
         await self._check_silence()
 
     async def _check_silence(self) -> None:

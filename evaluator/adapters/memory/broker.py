@@ -1,7 +1,6 @@
 """The logs, groups and outputs of a broker in memory."""
 
 import asyncio
-import contextlib
 import time
 from bisect import bisect_left
 from collections import deque
@@ -13,6 +12,7 @@ from typing import Protocol, TypeVar
 
 from evaluator.core.types.records import LOGS, Log
 from evaluator.ports import Committed, Partition, SourceUnavailable
+from evaluator.waiting import is_set_within
 from evaluator.wire.records import LEADER_OUTPUTS, LeaderOutput, Output, OutputRecord
 
 MAX_OUTPUTS = 1_000_000
@@ -154,8 +154,7 @@ class MemoryBroker:
             left_seconds = deadline - time.monotonic()
             if found or until() or left_seconds <= 0:
                 return found
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.wait_for_change(), left_seconds)
+            await is_set_within(self._changed, left_seconds)
 
     def notify(self) -> None:
         """Ends every `wait_for_change`."""

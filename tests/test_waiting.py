@@ -1,0 +1,36 @@
+"""Waiting for an event with a timeout: no cancellation is lost."""
+
+import asyncio
+
+import pytest
+
+from evaluator.waiting import is_set_within
+
+
+async def test_an_event_that_is_set_ends_the_wait():
+    event = asyncio.Event()
+    waiting = asyncio.ensure_future(is_set_within(event, 3_600.0))
+    await asyncio.sleep(0)
+    event.set()
+    assert await waiting is True
+    assert await is_set_within(event, 0.0) is True
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 0.0, 0.001])
+async def test_a_timeout_ends_the_wait(seconds):
+    assert await is_set_within(asyncio.Event(), seconds) is False
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_a_cancellation_that_comes_as_the_event_is_set_is_not_lost(turns):
+    event = asyncio.Event()
+    waiting = asyncio.ensure_future(is_set_within(event, 3_600.0))
+    await asyncio.sleep(0)
+    event.set()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    if waiting.cancel():  # else the wait was over
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    else:
+        assert waiting.result() is True
