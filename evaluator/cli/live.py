@@ -108,7 +108,8 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
             skips=skips,
             snapshots=_snapshots_of(states, settings),
         )
-        leader = _leader_of(connection, settings) if settings.leads else None
+        leader = _leader_of(connection, settings) if settings.learns else None  # may be refused
+        leader_of = partial(_leader_of, connection, settings) if settings.leads else None
         views = ProcessViews(worker, settings, health=health, leader=leader, source=options.source)
 
         async def work() -> None:
@@ -116,13 +117,13 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
                 log.warning("native_part_not_built")
             tune_interpreter()
             await compare_schemas(settings)
-            async with claims.kept(), retention.watching(), leading(leader, worker.stop):
+            async with claims.kept(), retention.watching(), leading(worker, views, leader_of):
                 await worker.run(until_end=options.until_end)
 
         def stop() -> None:
             worker.stop()
-            if leader is not None:
-                leader.stop()
+            if views.process_leader is not None:
+                views.process_leader.stop()
 
         return asyncio.run(serve(work, stop, views, settings, options))
     finally:
@@ -171,18 +172,35 @@ def _leader_of(connection: Connection, settings: Settings) -> "Leader":
 
 
 @asynccontextmanager
-async def leading(leader: "Leader | None", stop: Callable[[], None]) -> AsyncIterator[None]:
-    """Runs a leader in the background. If it ends by itself, calls *stop* and raises its error."""
-    if leader is None:
+async def leading(
+    worker: Worker, views: "ProcessViews", leader_of: "Callable[[], Leader] | None"
+) -> AsyncIterator[None]:
+    """Runs the leader of *views*, or a new one, in the background after the first poll.
+
+    The first poll needs none of its modules. If it ends by itself, stops the worker and raises its
+    error.
+    """
+    if leader_of is None:
         yield
         return
-    running = asyncio.create_task(leader.run(), name="leader")
-    running.add_done_callback(lambda _: stop())
+
+    async def lead() -> None:
+        await worker.polled.wait()
+        views.process_leader = views.process_leader or leader_of()
+        await views.process_leader.run()
+
+    running = asyncio.create_task(lead(), name="leader")
+    running.add_done_callback(lambda _: worker.stop())
     try:
         yield
     finally:
-        leader.stop()
-        await running
+        if views.process_leader is None or not worker.polled.is_set():
+            running.cancel()
+        else:
+            views.process_leader.stop()
+        await asyncio.wait({running})
+        if not running.cancelled():
+            running.result()
 
 
 async def serve(
@@ -284,7 +302,7 @@ class ProcessViews:
         source: str | None = None,
     ) -> None:
         self._worker = worker
-        self._leader = leader
+        self.process_leader = leader
         self._settings = settings
         self._measures = measure_set(settings)
         self._identity = {
@@ -312,7 +330,7 @@ class ProcessViews:
 
     def readiness(self) -> list[str]:
         """Reasons why the worker, or else the leader, is not ready."""
-        process = self._worker or self._leader
+        process = self._worker or self.process_leader
         return [] if process is None else process.readiness()
 
     def alive(self) -> bool:
@@ -344,11 +362,11 @@ class ProcessViews:
 
     def weights(self) -> Mapping[str, bytes]:
         """The live weights record of each model."""
-        return {} if self._leader is None else self._leader.live
+        return {} if self.process_leader is None else self.process_leader.live
 
     def leader(self) -> LeaderView | None:
         """The state of learning; None without a leader."""
-        return None if self._leader is None else self._leader.view
+        return None if self.process_leader is None else self.process_leader.view
 
     def resources(self) -> Resources:
         """Use and limits of memory and disk; the disk is that of a worker."""

@@ -89,6 +89,7 @@ class Worker:
         self._snapshot = Snapshot()
         self._first_read_at: float | None = None
         self._n_polls = self._n_read = 0
+        self.polled = asyncio.Event()  # after the first poll that follows an assignment
 
     # Views for other coroutines of the process
 
@@ -210,6 +211,8 @@ class Worker:
             )
             if batches:
                 break
+        if self.place is not None:
+            self.polled.set()
         self.stages.end("poll" if batches else "idle")
         self._ownership.update_ends()
         return batches

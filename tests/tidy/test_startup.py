@@ -71,7 +71,7 @@ def modules_of(*command):
 
 @pytest.mark.slow
 def test_a_worker_at_its_first_poll_has_loaded_no_room_that_it_does_not_need(tmp_path):
-    settings = [f"--set=state_dir={tmp_path}", "--set=http_port=0", "--set=alarms=off"]
+    settings = [f"--set=state_dir={tmp_path}", "--set=http_port=0"]
     arguments = ["run", "--source", "kafka://localhost:9092", *settings]
     loaded = modules_of("-c", FIRST_POLL, *arguments)
     assert "evaluator.worker.loop" in loaded
