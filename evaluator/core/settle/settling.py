@@ -60,7 +60,9 @@ class Settler:
                 self._measure_seen(part, rows[indices], final, indices)
             self._add_settled(part, rows[indices])
             parts.append(self._columns(rows, indices, final, part.units))
-        without = np.setdiff1d(np.arange(len(rows)), valued)
+        has_value = np.zeros(len(rows), bool)
+        has_value[valued] = True
+        without = np.flatnonzero(~has_value)
         rankers = queries.strata.rankers[table["stratum"][rows[without]]]
         parts += [
             self._columns(rows, without[rankers == number], final, None)
