@@ -36,11 +36,13 @@ PACKAGES = ("aiokafka", "numpy", "msgspec", "pydantic", "cramjam")
 BUSY_LOAD = 2.5  # broker, loader and what is measured make about two
 PEERS_PYTHON = Path(".venv/peers/bin/python")
 """The environment of Quix Streams (`make bench-peers` makes it)."""
+WITHOUT_ALARMS = "evaluator without alarms"
 WORDS = {
     "streams": "Kafka Streams, Processor API",
     "quix": "Quix Streams",
     "getmany": "bare getmany",
     "evaluator": "evaluator run --until-end",
+    WITHOUT_ALARMS: "evaluator run --until-end --set alarms=off",
     "naive": "naive evaluator",
 }
 
@@ -95,6 +97,8 @@ class Course:
 
         Several workers share the topics, each on a core of its own; their CPU times are added.
         """
+        if name == WITHOUT_ALARMS:
+            return self.run("evaluator", of, settings=["alarms=off"], profile=profile)
         if name == "evaluator":  # else its leader would read what earlier runs have settled
             asyncio.run(empty(self.bootstrap, f"{of.prefix}settled"))
         n_before = self._n_evaluations(of)

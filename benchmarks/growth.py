@@ -44,6 +44,8 @@ CASES = (
     Case("scorers", "3", Shape(scorers=("bm25", "clicks", "price"))),
     Case("model and variant", "1", Shape(variants=("prod",))),
     Case("model and variant", "400", Shape(variants=tuple(f"v{n}" for n in range(400)))),
+    Case("alarms", "on"),
+    Case("alarms", "off", settings=("alarms=off",)),
     Case("learning", "off"),
     Case("learning", "propose", settings=("learning=propose",)),
     Case("format", "canonical"),

@@ -14,11 +14,12 @@ SCALE: Final = 380
 NAMES: Final = {
     "getmany": "bare getmany",
     "evaluator": "evaluator",
+    "evaluator without alarms": "evaluator, alarms=off",
     "streams": "Kafka Streams",
 }
 
 
-COLOURS: Final = {"getmany": "grey", "evaluator": "green", "streams": "grey"}
+COLOURS: Final = {"evaluator": "green", "evaluator without alarms": "green"}
 
 
 class Bar(NamedTuple):
