@@ -1,5 +1,3 @@
 """The command `evaluator`: the only place where settings, loops and adapters meet."""
 
-from evaluator.cli.main import main
-
-__all__ = ["main"]
+from evaluator.cli.main import main as main

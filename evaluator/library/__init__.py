@@ -2,6 +2,7 @@
 
 from evaluator.comparison.paired import Interval as Interval
 from evaluator.comparison.paired import Paired as Paired
+from evaluator.core.measures import InvalidInputError as InvalidInputError
 from evaluator.core.measures import UnknownMeasureError as UnknownMeasureError
 from evaluator.core.measures import UnsupportedTiesError as UnsupportedTiesError
 from evaluator.library.candidates import Detail as Detail
@@ -12,8 +13,7 @@ from evaluator.library.curves import PrecisionAtRecall as PrecisionAtRecall
 from evaluator.library.curves import ThresholdCurve as ThresholdCurve
 from evaluator.library.curves import precision_at_recall as precision_at_recall
 from evaluator.library.curves import thresholds as thresholds
-from evaluator.library.errors import InvalidInputError as InvalidInputError
-from evaluator.library.errors import MissingQueriesWarning as MissingQueriesWarning
+from evaluator.library.matching import MissingQueriesWarning as MissingQueriesWarning
 from evaluator.library.measured import Measured as Measured
 from evaluator.library.measuring import evaluate as evaluate
 from evaluator.library.results import Compared as Compared

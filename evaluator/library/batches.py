@@ -12,11 +12,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.core.measures import MAX_GRADE
+from evaluator.core.measures import MAX_GRADE, InvalidInputError
 from evaluator.core.measures.dense import TieOrder
 from evaluator.core.measures.order import exact_order
 from evaluator.core.types.records import FloatArray, IntArray
-from evaluator.library.errors import InvalidInputError
 
 Grades = Mapping[str, float]
 """Grades of one query by candidate id."""

@@ -9,11 +9,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from evaluator.core.join.subtopics import given_subtopics, subtopics_of_query
+from evaluator.core.measures import InvalidInputError
 from evaluator.core.measures.lists import JudgedLists
 from evaluator.core.measures.tables import decay
 from evaluator.core.types.records import SubtopicsById
 from evaluator.library.batches import Batch
-from evaluator.library.errors import InvalidInputError
 from evaluator.library.forms import check_keys, is_arrays, least_relevant, qrels_of, run_of
 from evaluator.library.matching import Missing, match
 

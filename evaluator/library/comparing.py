@@ -4,8 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Unpack
 
 from evaluator.comparison.question import CONFIDENCE, RESAMPLES
-from evaluator.core.measures import UnknownMeasureError, UnsupportedTiesError
-from evaluator.library.errors import InvalidInputError
+from evaluator.core.measures import InvalidInputError, UnknownMeasureError, UnsupportedTiesError
 from evaluator.library.forms import check_keys, is_arrays, qrels_of
 from evaluator.library.measured import Measured
 from evaluator.library.measuring import EvaluateOptions, evaluate

@@ -6,12 +6,11 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from evaluator.core.measures import NEVER_RANKED
+from evaluator.core.measures import NEVER_RANKED, InvalidInputError
 from evaluator.core.measures.dense import dense_lists
 from evaluator.core.measures.lists import BoolArray, JudgedLists
 from evaluator.core.types.records import FloatArray, IntArray
 from evaluator.library.batches import Batch, batches_of_arrays
-from evaluator.library.errors import InvalidInputError
 from evaluator.library.forms import is_arrays, least_relevant, qrels_of, run_of
 from evaluator.library.matching import Empty, Missing, Sides, check_choices, match
 from evaluator.library.measured import QueryId, frame_of

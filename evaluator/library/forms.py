@@ -10,9 +10,8 @@ from typing import Any, Final, TextIO
 
 import numpy as np
 
-from evaluator.core.measures import MAX_GRADE
+from evaluator.core.measures import MAX_GRADE, InvalidInputError
 from evaluator.library.batches import Qrels, Run
-from evaluator.library.errors import InvalidInputError
 
 QUERY_COLUMNS: Final = ("query_id", "q_id", "qid")
 CANDIDATE_COLUMNS: Final = ("candidate_id", "doc_id", "docid", "docno")

@@ -7,9 +7,9 @@ from typing import Final, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from evaluator.core.measures import InvalidInputError
 from evaluator.core.measures.lists import BoolArray
 from evaluator.library.batches import Batch, Grades, Qrels, Run, Scores, batches_of_dicts
-from evaluator.library.errors import InvalidInputError, MissingQueriesWarning
 from evaluator.library.forms import check_ids
 
 Empty = Literal["zero", "skip"]
@@ -18,6 +18,10 @@ Ties = Literal["id", "average"]
 
 _CHOICES: Final = {"empty": Empty, "missing": Missing, "ties": Ties}
 _NO_SCORES: Final[Scores] = {}
+
+
+class MissingQueriesWarning(UserWarning):
+    """Some queries are only in the qrels or only in the run, and were left out."""
 
 
 def check_choices(**chosen: str) -> None:

@@ -7,9 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from evaluator.core.measures import MISSING, UNITS_PER_ONE, MeasureSet
+from evaluator.core.measures import MISSING, UNITS_PER_ONE, InvalidInputError, MeasureSet
 from evaluator.core.types.records import FloatArray, IntArray
-from evaluator.library.errors import InvalidInputError
 
 QueryId = str | int
 """The id of a query, or the number of a row of arrays, from 0."""

@@ -12,6 +12,7 @@ from evaluator.config.measures import parse_measures
 from evaluator.core.measures import (
     MAX_GRADE,
     NEVER_RANKED,
+    InvalidInputError,
     JudgedLists,
     MeasureSet,
     Terms,
@@ -28,7 +29,6 @@ from evaluator.library.candidates import (
     check_of_candidates,
     check_queries,
 )
-from evaluator.library.errors import InvalidInputError
 from evaluator.library.forms import check_keys, is_arrays, qrels_of, run_of
 from evaluator.library.matching import Empty, Missing, Sides, Ties, check_choices, match
 from evaluator.library.measured import Groups, Measured, QueryId

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from evaluator.core.measures import InvalidInputError
 from evaluator.core.types.records import FloatArray
-from evaluator.library.errors import InvalidInputError
 
 
 class Line(NamedTuple):

@@ -1,7 +1,6 @@
 """The live worker: poll, decode, receive, emit, commit."""
 
-from evaluator.worker.loop import Worker
-from evaluator.worker.settings import Wire, WorkerSettings
-from evaluator.worker.store_snapshots import StoreSnapshots
-
-__all__ = ["StoreSnapshots", "Wire", "Worker", "WorkerSettings"]
+from evaluator.worker.loop import Worker as Worker
+from evaluator.worker.settings import Wire as Wire
+from evaluator.worker.settings import WorkerSettings as WorkerSettings
+from evaluator.worker.store_snapshots import StoreSnapshots as StoreSnapshots

@@ -11,14 +11,8 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from evaluator.adapters.http import (
-    HISTORY_SERIES,
-    History,
-    HttpServer,
-    HttpUnusable,
-    status_document,
-)
-from evaluator.adapters.http.history import LEVEL_SERIES
+from evaluator.adapters.http import HttpServer, HttpUnusable, status_document
+from evaluator.adapters.http.history import HISTORY_SERIES, LEVEL_SERIES, History
 from evaluator.adapters.http.server import SAMPLE_INTERVAL_SECONDS, SAMPLES_PER_HOURS_POINT
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.measures.exact_sums import add_tally

@@ -9,8 +9,8 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from evaluator.adapters.http import Access, HttpServer, Timeouts
-from evaluator.adapters.http.connections import Connections, busy_during_request
+from evaluator.adapters.http import Access, HttpServer
+from evaluator.adapters.http.connections import Connections, Timeouts, busy_during_request
 from tests.adapters.synthetic import FixedViews
 from tests.adapters.test_access import write_pair
 from tests.waiting import PATIENCE_SECONDS, patience

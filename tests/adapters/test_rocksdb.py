@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.adapters.rocksdb import RocksStateDirectory, RocksStateStore
+from evaluator.adapters.rocksdb import RocksStateDirectory
 from evaluator.adapters.rocksdb import store as rocksdb
+from evaluator.adapters.rocksdb.store import RocksStateStore
 from evaluator.ports import StateUnusable
 from evaluator.wire.state.task_rows import TABLES, StateDamaged, Table
 from tests.repeats import in_shares

@@ -18,13 +18,10 @@ from evaluator.core.measures import (
     JudgedLists,
     MeasureSet,
     UnknownMeasureError,
-    decay,
-    discount,
-    gain,
-    known_measures,
-    parse_measure,
     to_units,
 )
+from evaluator.core.measures.registry import known_measures, parse_measure
+from evaluator.core.measures.tables import decay, discount, gain
 from tests.core.build import Task, judgment, ranking
 from tests.repeats import repeated, sized
 

@@ -10,8 +10,8 @@ from evaluator.core.measures import (
     MeasureSet,
     UnknownMeasureError,
     UnsupportedTiesError,
-    parse_measure,
 )
+from evaluator.core.measures.registry import parse_measure
 from tests.core.build import Task, judgment, ranking
 
 ORDER = "a b c d e f"

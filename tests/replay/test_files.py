@@ -10,7 +10,9 @@ import cramjam
 import pytest
 
 from evaluator.adapters import files
-from evaluator.adapters.files import FileRange, Lines, find_logs, streams
+from evaluator.adapters.files import FileRange, streams
+from evaluator.adapters.files.logs import find_logs
+from evaluator.adapters.files.streams import Lines
 from evaluator.ports import UNKNOWN_END, SourceAmbiguous, SourceUnusable
 from evaluator.wire.records import KEPT_BYTES
 from tests.repeats import first_quick

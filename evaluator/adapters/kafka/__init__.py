@@ -1,58 +1,30 @@
 """Apache Kafka through aiokafka: inputs as a group member and as ranges, outputs, topics."""
 
-from evaluator.adapters.kafka.administration import (
-    TopicPlan,
-    acl_commands,
-    create_topics,
-    plan_topics,
-    rights_to_run,
-)
-from evaluator.adapters.kafka.checks import Finding, InputRetention, inspect
-from evaluator.adapters.kafka.clients import group_members, read_topic_ids, remove_from_group
-from evaluator.adapters.kafka.connection import Connection, parse_addresses
-from evaluator.adapters.kafka.leadership import KafkaLeadership
-from evaluator.adapters.kafka.mapping import KafkaCanonicalSink, KafkaForeignSource
-from evaluator.adapters.kafka.membership import GroupSettings
-from evaluator.adapters.kafka.partitioners import PARTITIONERS
-from evaluator.adapters.kafka.producers import leader_fenced, write_to_weights
-from evaluator.adapters.kafka.schemas import KafkaAnswers
-from evaluator.adapters.kafka.sink import KafkaSink
-from evaluator.adapters.kafka.source import KafkaSource
-from evaluator.adapters.kafka.topic_reads import (
-    KafkaRange,
-    read_checkpoints,
-    read_output,
-    read_weights,
-)
-from evaluator.adapters.kafka.worker_checks import inspect_workers
-
-__all__ = [
-    "PARTITIONERS",
-    "Connection",
-    "Finding",
-    "GroupSettings",
-    "InputRetention",
-    "KafkaAnswers",
-    "KafkaCanonicalSink",
-    "KafkaForeignSource",
-    "KafkaLeadership",
-    "KafkaRange",
-    "KafkaSink",
-    "KafkaSource",
-    "TopicPlan",
-    "acl_commands",
-    "create_topics",
-    "group_members",
-    "inspect",
-    "inspect_workers",
-    "leader_fenced",
-    "parse_addresses",
-    "plan_topics",
-    "read_checkpoints",
-    "read_output",
-    "read_topic_ids",
-    "read_weights",
-    "remove_from_group",
-    "rights_to_run",
-    "write_to_weights",
-]
+from evaluator.adapters.kafka.administration import TopicPlan as TopicPlan
+from evaluator.adapters.kafka.administration import acl_commands as acl_commands
+from evaluator.adapters.kafka.administration import create_topics as create_topics
+from evaluator.adapters.kafka.administration import plan_topics as plan_topics
+from evaluator.adapters.kafka.administration import rights_to_run as rights_to_run
+from evaluator.adapters.kafka.checks import Finding as Finding
+from evaluator.adapters.kafka.checks import InputRetention as InputRetention
+from evaluator.adapters.kafka.checks import inspect as inspect
+from evaluator.adapters.kafka.clients import group_members as group_members
+from evaluator.adapters.kafka.clients import read_topic_ids as read_topic_ids
+from evaluator.adapters.kafka.clients import remove_from_group as remove_from_group
+from evaluator.adapters.kafka.connection import Connection as Connection
+from evaluator.adapters.kafka.connection import parse_addresses as parse_addresses
+from evaluator.adapters.kafka.leadership import KafkaLeadership as KafkaLeadership
+from evaluator.adapters.kafka.mapping import KafkaCanonicalSink as KafkaCanonicalSink
+from evaluator.adapters.kafka.mapping import KafkaForeignSource as KafkaForeignSource
+from evaluator.adapters.kafka.membership import GroupSettings as GroupSettings
+from evaluator.adapters.kafka.partitioners import PARTITIONERS as PARTITIONERS
+from evaluator.adapters.kafka.producers import leader_fenced as leader_fenced
+from evaluator.adapters.kafka.producers import write_to_weights as write_to_weights
+from evaluator.adapters.kafka.schemas import KafkaAnswers as KafkaAnswers
+from evaluator.adapters.kafka.sink import KafkaSink as KafkaSink
+from evaluator.adapters.kafka.source import KafkaSource as KafkaSource
+from evaluator.adapters.kafka.topic_reads import KafkaRange as KafkaRange
+from evaluator.adapters.kafka.topic_reads import read_checkpoints as read_checkpoints
+from evaluator.adapters.kafka.topic_reads import read_output as read_output
+from evaluator.adapters.kafka.topic_reads import read_weights as read_weights
+from evaluator.adapters.kafka.worker_checks import inspect_workers as inspect_workers

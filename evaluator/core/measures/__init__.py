@@ -4,14 +4,10 @@ from evaluator.core.measures.exact_sums import MISSING as MISSING
 from evaluator.core.measures.exact_sums import UNITS_PER_ONE as UNITS_PER_ONE
 from evaluator.core.measures.exact_sums import to_units as to_units
 from evaluator.core.measures.lists import NEVER_RANKED as NEVER_RANKED
-from evaluator.core.measures.lists import WHOLE_LIST as WHOLE_LIST
 from evaluator.core.measures.lists import JudgedLists as JudgedLists
-from evaluator.core.measures.lists import QuerySubtopics as QuerySubtopics
 from evaluator.core.measures.lists import Terms as Terms
-from evaluator.core.measures.lists import TieGroups as TieGroups
 from evaluator.core.measures.registry import MAX_MEASURES as MAX_MEASURES
 from evaluator.core.measures.registry import InvalidInputError as InvalidInputError
-from evaluator.core.measures.registry import Measure as Measure
 from evaluator.core.measures.registry import MeasureFailedError as MeasureFailedError
 from evaluator.core.measures.registry import MeasureKind as MeasureKind
 from evaluator.core.measures.registry import MeasureSet as MeasureSet
@@ -20,10 +16,5 @@ from evaluator.core.measures.registry import UnknownMeasureError as UnknownMeasu
 from evaluator.core.measures.registry import UnsupportedTiesError as UnsupportedTiesError
 from evaluator.core.measures.registry import is_builtin as is_builtin
 from evaluator.core.measures.registry import is_measure_name as is_measure_name
-from evaluator.core.measures.registry import known_measures as known_measures
-from evaluator.core.measures.registry import parse_measure as parse_measure
 from evaluator.core.measures.registry import split_names as split_names
 from evaluator.core.measures.tables import MAX_GRADE as MAX_GRADE
-from evaluator.core.measures.tables import decay as decay
-from evaluator.core.measures.tables import discount as discount
-from evaluator.core.measures.tables import gain as gain
