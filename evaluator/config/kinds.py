@@ -134,44 +134,40 @@ def _read_some_measures(raw: object) -> tuple[str, ...]:
 
 
 def _read_segments(raw: object) -> tuple[str, ...]:
-    parts = raw.split(",") if isinstance(raw, str) and raw else raw or []
-    if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
-        raise ValueError
-    names = tuple(part.strip() for part in parts)
-    if len(set(names)) < len(names) or len(names) > MAX_SEGMENTS:
-        raise ValueError
-    if not all(name and len(name.encode()) <= MAX_SEGMENT_BYTES for name in names):
-        raise ValueError
-    if any(not character.isprintable() for name in names for character in name):
+    names = _texts(raw)
+    if len(names) > MAX_SEGMENTS or not all(
+        name.isprintable() and len(name.encode()) <= MAX_SEGMENT_BYTES for name in names
+    ):
         raise ValueError
     return names
 
 
-def _read_numbers(raw: object) -> tuple[float, ...]:
+def _read_numbers_or_file(raw: object) -> tuple[float, ...] | str:
+    if isinstance(raw, str) and raw.endswith(".json") and "\0" not in raw:
+        return raw
     parts = raw.split(",") if isinstance(raw, str) and raw else raw or []
     if not isinstance(parts, list):
         raise ValueError
     return tuple(_finite(part.strip() if isinstance(part, str) else part) for part in parts)
 
 
-def _read_numbers_or_file(raw: object) -> tuple[float, ...] | str:
-    if isinstance(raw, str) and raw.endswith(".json") and "\0" not in raw:
-        return raw
-    return _read_numbers(raw)
+def _pairs(raw: object, parts_of: Callable[[str], Any]) -> dict[Any, Any]:
+    """What unique names have; *parts_of* divides the text of one. Raises ValueError."""
+    if isinstance(raw, str):
+        texts = raw.split(",") if raw else []
+        raw = dict(map(parts_of, texts))
+        if len(raw) < len(texts):
+            raise ValueError
+    if not isinstance(raw, dict):
+        raise ValueError
+    return raw
 
 
 def _named(accepts: str, number: Callable[[float], float], maximum: float) -> Kind:
     """Numbers from 0 to *maximum* by unique names; *number* raises ValueError for others."""
 
     def read(raw: object) -> tuple[tuple[str, float], ...]:
-        pairs: object = raw
-        if isinstance(raw, str):
-            texts = raw.split(",") if raw else []
-            pairs = dict(part.split("=", 1) for part in texts)
-            if len(pairs) < len(texts):
-                raise ValueError
-        if not isinstance(pairs, dict):
-            raise ValueError
+        pairs = _pairs(raw, lambda part: part.split("=", 1))
         found = tuple((str(name).strip(), number(_finite(raw))) for name, raw in pairs.items())
         if not all(name and 0 <= value <= maximum for name, value in found):
             raise ValueError
@@ -184,14 +180,7 @@ def named_choices(*choices: str) -> Kind:
     """One of *choices* by unique names."""
 
     def read(raw: object) -> tuple[tuple[str, str], ...]:
-        pairs: object = raw
-        if isinstance(raw, str):
-            texts = [part.rpartition("=")[::2] for part in raw.split(",")] if raw else []
-            pairs = dict(texts)
-            if len(pairs) < len(texts):
-                raise ValueError
-        if not isinstance(pairs, dict):
-            raise ValueError
+        pairs = _pairs(raw, lambda part: part.rpartition("=")[::2])
         found = tuple((str(name).strip(), chosen) for name, chosen in pairs.items())
         if not all(name and chosen in choices for name, chosen in found):
             raise ValueError
