@@ -40,7 +40,6 @@ from evaluator.replay.alarms import ALARM_COMMANDS, AlarmReplay
 from evaluator.replay.exposition import FAMILIES, OPENMETRICS, Exposition, Written
 from evaluator.replay.online_learning import OnlineLearning
 from evaluator.replay.results import ResultDirectory
-from evaluator.replay.run import ReplayResult
 from evaluator.replay.run import replay as run_replay
 from evaluator.replay.weighing import Weighing, linear
 from evaluator.replay.writing import DEAD_LETTERS, EVALUATIONS, FILES, WrittenFiles
@@ -77,7 +76,6 @@ def replay(options: argparse.Namespace, settings: Settings) -> int:
     alarms = _alarms(options, settings, measures, warnings) if settings.alarms else None
     elsewhere = {OPENMETRICS: options.openmetrics} if options.openmetrics else None
     results = results_of(options, elsewhere)
-    result: ReplayResult | WrittenFiles
     if (plan := plan_of(options, settings, read)) is not None:
         result = plan.write(
             *(results, options, settings, rules), alarms=alarms, online_learning=learning
@@ -100,8 +98,8 @@ def replay(options: argparse.Namespace, settings: Settings) -> int:
             )
         )
     print(summary(result, options.out))
-    if isinstance(result, ReplayResult) and result.written is not None:
-        _report_samples(result.written, options.openmetrics)
+    if result.samples is not None:
+        _report_samples(result.samples, options.openmetrics)
     warnings += [f"{found}." for weighing in weighings if (found := weighing.warning())]
     for warning in warnings:
         warn(warning)
@@ -220,7 +218,7 @@ def _report_samples(written: Written, path: Path) -> None:
         )
 
 
-def summary(result: ReplayResult | WrittenFiles, directory: Path) -> str:
+def summary(result: WrittenFiles, directory: Path) -> str:
     """The counts of a replay and the place of its files, in one line."""
     n_read = _n_read(result)
     queries = cast("Mapping[str, int]", result.totals["queries"])
@@ -235,7 +233,7 @@ def summary(result: ReplayResult | WrittenFiles, directory: Path) -> str:
     )
 
 
-def _n_read(result: ReplayResult | WrittenFiles) -> dict[str, int]:
+def _n_read(result: WrittenFiles) -> dict[str, int]:
     """Records of the range, per log."""
     ledger = cast("Mapping[str, Mapping[str, int]]", result.totals["ledger"])
     return {log: counts["read"] for log, counts in ledger.items()}

@@ -27,12 +27,12 @@ from evaluator.core.types.segments import NO_SEGMENTS, SegmentRules
 from evaluator.core.types.tally import Tally
 from evaluator.ports import Place, RangeSource
 from evaluator.replay.alarms import AlarmReplay
-from evaluator.replay.exposition import OPENMETRICS, Exposition, Writer, Written
+from evaluator.replay.exposition import OPENMETRICS, Exposition, Writer
 from evaluator.replay.feeding import OnRankings, Shown, fed, tasks_of
 from evaluator.replay.history import History
 from evaluator.replay.online_learning import OnlineLearning
 from evaluator.replay.ranges import LogRange, ReadRules
-from evaluator.replay.results import ResultDirectory, ResultFile, SortKey
+from evaluator.replay.results import ResultDirectory, SortKey
 from evaluator.replay.weighing import Weighing
 from evaluator.replay.writing import (
     DEAD_LETTERS,
@@ -43,6 +43,7 @@ from evaluator.replay.writing import (
     FileRules,
     Part,
     TaskEnd,
+    WrittenFiles,
     write_files,
 )
 from evaluator.wire.messages.staged import restored
@@ -127,16 +128,6 @@ class ReplayRules:
         return engine
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayResult:
-    """The documents of totals.json and manifest.json, all files, and the samples of OPENMETRICS."""
-
-    totals: Mapping[str, object]
-    manifest: Mapping[str, object]
-    files: Mapping[str, ResultFile]
-    written: Written | None = None
-
-
 async def replay(
     source: RangeSource,
     results: ResultDirectory,
@@ -148,7 +139,7 @@ async def replay(
     online_learning: OnlineLearning | None = None,
     alarms: AlarmReplay | None = None,
     show_progress: Shown = None,
-) -> ReplayResult:
+) -> WrittenFiles:
     """Evaluates a range of both logs in every partition into files.
 
     Args:
@@ -300,7 +291,7 @@ class _Run:
         row = wire.dead_letter_row(letter, topic, partition=task)
         return (topic, task, letter.offset), msgspec.json.encode(row)
 
-    def write_files(self) -> ReplayResult:
+    def write_files(self) -> WrittenFiles:
         """Writes the sorted rows and commits all files."""
         results, rules = self._results, self._rules
         place = None if self.place is None else self.place.as_document()
@@ -313,10 +304,9 @@ class _Run:
             alarms=self._alarms,
             online_learning=self._online_learning,
         )
-        written = None
         if self._history is not None and self._exposition is not None:
             labels = {"run": str(done.manifest["chain"])[:RUN_DIGITS], **self._exposition.labels}
-            written = Writer(self._history, labels).write(results)
+            done = done._replace(samples=Writer(self._history, labels).write(results))
             results.finish(OPENMETRICS)
         done.commit(results)
-        return ReplayResult(done.totals, done.manifest, done.files, written)
+        return done

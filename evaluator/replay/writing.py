@@ -11,6 +11,7 @@ from evaluator.core.types.records import LOGS, OTHER, FinalWindow
 from evaluator.core.types.segments import NO_SEGMENTS, SegmentRules
 from evaluator.core.types.tally import LEVEL_KINDS, Tally
 from evaluator.replay.alarms import ALARM_COMMANDS, ALARMS, AlarmReplay
+from evaluator.replay.exposition import Written
 from evaluator.replay.manifest import Code, described, manifest
 from evaluator.replay.online_learning import WEIGHTS, OnlineLearning
 from evaluator.replay.results import ResultDirectory, ResultFile, SortKey
@@ -79,11 +80,12 @@ class FileRules:
 
 
 class WrittenFiles(NamedTuple):
-    """The documents of TOTALS and MANIFEST, and all files but MANIFEST."""
+    """The documents of TOTALS and MANIFEST, all files but MANIFEST, the samples of OPENMETRICS."""
 
     totals: Mapping[str, object]
     manifest: Mapping[str, object]
     files: dict[str, ResultFile]
+    samples: Written | None = None
 
     def commit(self, results: ResultDirectory) -> None:
         """Writes MANIFEST, with the tables that were derived, and makes all files visible."""

@@ -55,7 +55,7 @@ async def written(source, out, *, labels=None, histograms=(), memory_bytes=64 <<
     checked = Checked()
     for _ in checked.lines((out / OPENMETRICS).read_bytes().splitlines()):
         pass
-    assert done.written == (checked.n_samples, checked.first_time, checked.last_time)
+    assert done.samples == (checked.n_samples, checked.first_time, checked.last_time)
     return (out / OPENMETRICS).read_text("utf-8")
 
 
