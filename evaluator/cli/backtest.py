@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -132,7 +131,7 @@ def _try_all(
 ) -> list[GridRow]:
     """The rows of all settings that can be tried in time; *result* is that of the first."""
     rows, until = list[GridRow](), time.monotonic() + GRID_SECONDS
-    for each in tqdm(grid, unit="settings", desc="grid", disable=not sys.stderr.isatty()):
+    for each in tqdm(grid, unit="settings", desc="grid", disable=None):
         if rows and time.monotonic() > until:
             break
         rules = watch_rules_of(each, measures)
@@ -190,7 +189,7 @@ def _run(
             raise SourceUnusable(f"{path} has no settled query: there is nothing to watch.")
         begin_ms = times_ms[0] - times_ms[0] % TICK_MS
         test = Backtest(rules, commands, begin_ms, tick_end_of(times_ms[-1]))
-        with tqdm(unit="series", desc="drops", disable=not sys.stderr.isatty()) as bar:
+        with tqdm(unit="series", desc="drops", disable=None) as bar:
 
             def on_progress(n_done: int, n: int) -> None:
                 bar.total = n
@@ -205,7 +204,7 @@ def _watched_queries(
     """Task and settled queries in a file of `replay`; those of each task in their order."""
     read = WatchedReader(rules.watched(measures), rules.columns())
     newest_ms: dict[int, int] = {}
-    with tqdm(unit="B", unit_scale=True, desc="settled", disable=not sys.stderr.isatty()) as bar:
+    with tqdm(unit="B", unit_scale=True, desc="settled", disable=None) as bar:
 
         def on_read(n_bytes: int, of: int) -> None:
             bar.total = of

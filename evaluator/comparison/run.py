@@ -1,6 +1,5 @@
 """Compares rankers of one or two replays on their common queries."""
 
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -36,22 +35,18 @@ class UnknownName(RequestRefused):
     """A ranker or measure that is not in the files."""
 
 
-def compare(
-    folders: Sequence[Path], question: Question, *, show_progress: bool | None = None
-) -> Report:
-    """Compares rankers on the same queries.
+def compare(folders: Sequence[Path], question: Question) -> Report:
+    """Compares rankers on the same queries, with a bar on stderr if that is a terminal.
 
     Args:
         folders: one: rankers of the same replay; two: the baseline of the first and the rankers
             of the second, joined by (trace_id, node_id, event_time_ms).
         question: the options of the comparison.
-        show_progress: a bar on stderr; None: if stderr is a terminal.
     Raises:
         UnknownName: if a ranker or measure is not in the files.
         SourceUnusable: if a folder is unreadable, or has no pair to compare.
     """
-    shown = sys.stderr.isatty() if show_progress is None else show_progress
-    sources = _read(folders, question, shown=shown)
+    sources = _read(folders, question)
     first, second = sources[0], sources[-1]
     measures = _measures(sources, question)
     rankers = _rankers(sources, question)
@@ -63,7 +58,7 @@ def compare(
         _require_common(first, second, len(first_rows))
     _require_levels(sources, question.by)
     pairs = _Pairs(first, second, first_rows, second_rows)
-    with tqdm(wanted, desc="resample", unit="", file=sys.stderr, disable=not shown) as bar:
+    with tqdm(wanted, desc="resample", unit="", disable=None) as bar:
         comparisons = [pairs.compare(ranker, measure, question) for ranker, measure in bar]
     _require_pairs(comparisons, question)
     common, judged_differently = len(first_rows), pairs.judged_differently
@@ -95,21 +90,14 @@ def compare(
     )
 
 
-def _read(folders: Sequence[Path], question: Question, *, shown: bool) -> list[Evaluations]:
+def _read(folders: Sequence[Path], question: Question) -> list[Evaluations]:
     size_bytes = sum(size_of(folder, question.kind) for folder in folders)
     others = set(question.rankers) or None  # None: all of them
     if len(folders) == 1:
         wanted = [others and {question.baseline, *others}]
     else:
         wanted = [{question.baseline}, others]
-    with tqdm(
-        total=size_bytes,
-        desc="compare",
-        unit="B",
-        unit_scale=True,
-        file=sys.stderr,
-        disable=not shown,
-    ) as bar:
+    with tqdm(total=size_bytes, desc="compare", unit="B", unit_scale=True, disable=None) as bar:
         return [
             read_folder(
                 folder,

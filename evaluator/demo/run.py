@@ -1,7 +1,6 @@
 """Feeds the traffic of the demo to a running worker, and prints the report."""
 
 import asyncio
-import sys
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -55,7 +54,6 @@ async def run_demo(
     places: Sequence[tuple[str, str]],
     learning: Learning | None = None,
     seconds: float = 15.0,
-    progress: bool | None = None,
     output: Callable[[str], None] = print,
 ) -> None:
     """Feeds the traffic to a running worker until all is committed, and outputs the report.
@@ -66,11 +64,9 @@ async def run_demo(
         places: (name, address) pairs of the report.
         learning: the leader, which must read all settled records.
         seconds: the duration of the traffic, so that the page can be watched; 0: no pauses.
-        progress: a bar on stderr; None: if stderr is a terminal.
         output: takes the report.
     """
-    progress = sys.stderr.isatty() if progress is None else progress
-    n_appended = await _feed(world, worker, seconds, progress)
+    n_appended = await _feed(world, worker, seconds)
     while n_read(worker.snapshot()) < n_appended:
         await _turn(worker.task)
     settled = list(worker.produced("settled"))
@@ -86,12 +82,12 @@ def _n_read(view: LeaderView) -> int:
     return sum(n for key, n in view.counts.items() if key[0] == "records")
 
 
-async def _feed(world: DemoWorld, worker: RunningWorker, seconds: float, progress: bool) -> int:
+async def _feed(world: DemoWorld, worker: RunningWorker, seconds: float) -> int:
     """Appends all messages, at most MAX_AHEAD before the worker; returns their number."""
     clock = asyncio.get_running_loop().time
     began, n_appended, n_shown = clock(), 0, 0
     minutes = world.span_ms // 60_000
-    with tqdm(total=minutes, unit="min", desc="event time", disable=not progress) as bar:
+    with tqdm(total=minutes, unit="min", desc="event time", disable=None) as bar:
         for message in world:
             partition = zlib.crc32(message.key or b"") % worker.n_partitions
             worker.append(message.log, partition, message.key, message.value, message.timestamp_ms)

@@ -1,6 +1,5 @@
 """Offline learning: epochs over groups with the update rule of the online learner."""
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
@@ -96,7 +95,7 @@ class Fitted:
     validation: Pairs | None
 
 
-def fit(log: GroupLog, plan: FitPlan, *, show_progress: bool | None = None) -> Fitted:
+def fit(log: GroupLog, plan: FitPlan) -> Fitted:
     """Learns from the groups of a log; with a validation, up to the best epoch.
 
     Raises:
@@ -113,10 +112,9 @@ def fit(log: GroupLog, plan: FitPlan, *, show_progress: bool | None = None) -> F
     )
     validation = _Validation(log, plan, examples, mask) if any(mask) else None
     history: list[Epoch] = []
-    shown = sys.stderr.isatty() if show_progress is None else show_progress
     total = plan.epochs * len(groups)
     title = f"fit, {plan.learner.loss}"
-    with tqdm(total=total, desc=title, unit=" groups", file=sys.stderr, disable=not shown) as bar:
+    with tqdm(total=total, desc=title, unit=" groups", disable=None) as bar:
         kept: list[list[Batch]] = []
         for number in range(1, plan.epochs + 1):
             losses: list[float] = []

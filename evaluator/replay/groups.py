@@ -43,7 +43,6 @@ async def read_groups(
     *,
     embedder: Embedder,
     max_grade: int = 2,
-    show_progress: bool | None = None,
 ) -> GroupLog:
     """Reads a range of both logs and joins it.
 
@@ -56,7 +55,7 @@ async def read_groups(
     settled: list[SettledQuery] = []
     tally: Tally = {}
     ranges: dict[str, tuple[int, int]] = {}
-    tasks = tasks_of(source, replace(rules.read, features=True), show_progress=show_progress)
+    tasks = tasks_of(source, replace(rules.read, features=True))
     async with aclosing(tasks):
         async for task, of_logs in tasks:
             engine = rules.engine(task)

@@ -16,7 +16,7 @@ WRITERS = (as_table, as_markdown, as_csv, as_json)
 
 
 def ask(*folders, **question):
-    return compare(folders, Question(resamples=100, **question), show_progress=False)
+    return compare(folders, Question(resamples=100, **question))
 
 
 @pytest.fixture

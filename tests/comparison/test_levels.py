@@ -21,7 +21,7 @@ from tests.comparison.rows import put, row
 
 def ask(*sources, **question):
     asked = {"resamples": 200, "by": "locale", **question}
-    return compare(sources, Question(**asked), show_progress=False)
+    return compare(sources, Question(**asked))
 
 
 def in_levels(counts, values_of, *, start=0):

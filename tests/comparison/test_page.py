@@ -65,7 +65,7 @@ def out(tmp_path):
 def html_of(*folders, names=("week",), **question):
     asked = Question(resamples=100, cells=True, **question)
     groups = [[folders[0], one] for one in folders[1:]] or [list(folders)]
-    return as_html([compare(group, asked, show_progress=False) for group in groups], names)
+    return as_html([compare(group, asked) for group in groups], names)
 
 
 def test_the_page_shows_each_comparison_with_its_numbers_and_plots(out):

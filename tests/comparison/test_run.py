@@ -12,7 +12,7 @@ MANY = 40
 
 
 def ask(*folders, **question):
-    return compare(folders, Question(resamples=200, **question), show_progress=False)
+    return compare(folders, Question(resamples=200, **question))
 
 
 def one(report):

@@ -50,7 +50,7 @@ async def demo(reader: Reader, worker: asyncio.Task[None], n_queries: int, **opt
         places=[("page", "http://127.0.0.1:9464/")],
         seconds=0,
         output=said.append,
-        **{"progress": False, **options},
+        **options,
     )
     return said
 
@@ -114,6 +114,6 @@ async def test_the_bar_is_shown_on_terminals_only(monkeypatch, capsys, terminal)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
     reader = Reader(per_turn=10_000)
     worker = asyncio.create_task(reader.work())
-    await demo(reader, worker, 300, progress=None)
+    await demo(reader, worker, 300)
     worker.cancel()
     assert ("event time" in capsys.readouterr().err) == terminal
