@@ -192,7 +192,7 @@ class SampleReport:
         elif not sample.times_ms:
             yield "  no timestamp_ms: files need one; a topic's records have their own"
         else:
-            first, last = (_time(ms) for ms in (min(sample.times_ms), max(sample.times_ms)))
+            first, last = (utc_time(of(sample.times_ms) / 1000) for of in (min, max))
             yield f"  timestamps from {first} to {last}; if that is wrong, check `unit`"
             if sample.in_other_unit is not None:
                 n, unit = sample.in_other_unit
@@ -266,10 +266,3 @@ def _optional(mapping: LogMapping) -> dict[str, str]:
             segment = ".".join((group, *rest)) if group == "segments" else group
             found[member.name] = dict(WRITTEN_NAMES).get(segment, segment)
     return found
-
-
-def _time(ms: int) -> str:
-    try:
-        return utc_time(ms / 1000)
-    except (ValueError, OverflowError, OSError):
-        return f"{ms} ms"
