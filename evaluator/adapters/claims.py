@@ -30,10 +30,7 @@ class _File(msgspec.Struct):
 class StoreClaims:
     """The sum of both positions of each task, as of its last commit in this directory.
 
-    Args:
-        state_dir: the directory of the stores, held by this process.
-        fingerprint: of the settings; stores of another one do not count.
-        snapshot: the tasks that this process owns now.
+    Stores of another *fingerprint* do not count. *snapshot* has the tasks that this process owns.
     """
 
     def __init__(self, state_dir: Path, fingerprint: str, snapshot: Callable[[], Snapshot]) -> None:

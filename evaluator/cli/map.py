@@ -2,7 +2,7 @@
 
 import argparse
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -43,13 +43,10 @@ def map(options: argparse.Namespace, settings: Settings) -> int:  # noqa: A001 -
     written = _written(options.to, {log: names[log] for log in mapping.logs})
     connection = connection_of(options.source, settings, may_be_one=True)
     group = from_settings(GroupSettings, settings, group_id=f"{settings.group_id}{GROUP_SUFFIX}")
-    decoders: dict[Log, Callable[..., Any]] = {
-        "rankings": decode_rankings,
-        "judgments": decode_judgments,
-    }
+    max_skew_ms = settings.max_future_skew_ms
     decode: dict[Log, Decode] = {
-        log: partial(decoder, max_future_skew_ms=settings.max_future_skew_ms)
-        for log, decoder in decoders.items()
+        "rankings": partial(decode_rankings, max_future_skew_ms=max_skew_ms),
+        "judgments": partial(decode_judgments, max_future_skew_ms=max_skew_ms),
     }
     schemas = schemas_of(settings, connection, writes=True)
     is_one = len({names[log] for log in mapping.logs}) < len(mapping.logs)  # it has both
@@ -98,14 +95,7 @@ def _written(to: str, sources: Mapping[Log, str]) -> dict[Log, str]:
 
 
 class MapperViews(ProcessViews):
-    """The views of a mapper for its HTTP server.
-
-    Args:
-        mapper: the mapper.
-        settings: those of the command.
-        lost: records that had expired before they were read.
-        sink: where it writes.
-    """
+    """The views of a mapper for its HTTP server; *lost* records expired before they were read."""
 
     def __init__(
         self, mapper: Mapper, settings: Settings, *, lost: Mapping[Log, int], sink: Sink
@@ -118,15 +108,12 @@ class MapperViews(ProcessViews):
         self.registry = registry_of(collector)
 
     def readiness(self) -> list[str]:
-        """Reasons why the mapper is not ready."""
         return self._mapper.readiness()
 
     def alive(self) -> bool:
-        """Whether its loop makes progress."""
         return self._mapper.alive()
 
     async def metrics(self, accept: str) -> tuple[bytes, str]:
-        """Body and content type of a scrape."""
         return exposition(self.registry, accept)
 
     def status(self) -> Mapping[str, Any]:

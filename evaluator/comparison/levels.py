@@ -25,13 +25,7 @@ def compare_levels(
 ) -> tuple[Level, ...]:
     """The difference of each level, the largest first.
 
-    Args:
-        levels: of the pairs, `[n_pairs]`: places in *names*, NO_LEVEL for a pair without one.
-        names: of the levels.
-        baseline: values of the baseline, `[n_pairs]`.
-        other: values of the ranker, `[n_pairs]`.
-        traces: of the pairs, `[n_pairs]`.
-        question: the options of the comparison.
+    Columns are `[n_pairs]`; *levels* are places in *names*, NO_LEVEL for a pair without one.
     """
     found = {}
     for name, pairs in _pairs_by_name(levels, names).items():

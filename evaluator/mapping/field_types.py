@@ -23,10 +23,7 @@ WRAPPERS: Final = {
 def require_types(mapping: LogMapping, root: str, messages: Messages) -> None:
     """Refuses a path of a member that never finds what it takes. Raises SchemaUnusable.
 
-    Args:
-        mapping: its paths name fields that exist.
-        root: the message that paths begin in.
-        messages: those of the schema.
+    Paths begin in the message *root*, and name fields that exist.
     """
     of = _Fields(root, messages)
     before: tuple[Step, ...] = ("after",) if mapping.envelope == "debezium" else ()

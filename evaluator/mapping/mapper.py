@@ -97,11 +97,7 @@ class MapperSettings:
 class Mapper:
     """Maps the records of its partitions until it is stopped.
 
-    Args:
-        source: the foreign topics, read as a member of a group.
-        sink: the canonical topics.
-        stages: for each log of the source, the stages and decoders of the records in it.
-        settings: those of the command.
+    *stages* has, for each log of the source, the stages and decoders of the records in it.
     """
 
     def __init__(

@@ -88,11 +88,8 @@ class LogSample:
 class SampleReport:
     """Maps records one by one and counts what they become.
 
-    Args:
-        mappings: of the foreign topics; the other topic has messages.
-        topics: their names.
-        partitioners: those that may have placed the keys; none for files.
-        answers: the schemas by id.
+    A topic without a mapping has messages. *partitioners* are those that may have placed the keys,
+    none for files; *answers* has the schemas by id.
     """
 
     def __init__(

@@ -87,16 +87,7 @@ def problems_of(
     leader: LeaderView | None,
     now_ms: int,
 ) -> list[Problem]:
-    """All problems, critical ones first.
-
-    Args:
-        snapshot: all tasks as of their last commit.
-        recent: counts of the last hour.
-        reasons: why the process is not ready.
-        resources: memory and disk.
-        leader: its alarms; None without a leader.
-        now_ms: wall clock.
-    """
+    """All problems, critical ones first; *reasons* are why the process is not ready."""
     found = [Problem("EvaluatorNotReady", "critical", reason) for reason in reasons]
     ahead = ahead_warnings(snapshot, 1000 * limit("input_clock_ahead_limit_seconds"))
     found += [Problem("EvaluatorInputClockAhead", "critical", text) for text in ahead]
