@@ -1,7 +1,6 @@
 """The watch of alarms in the leader: its state, the operator's commands, and its records."""
 
 from collections.abc import Sequence
-from typing import Final
 
 import numpy as np
 import structlog
@@ -20,8 +19,7 @@ from evaluator.wire.alarms.state import (
 )
 from evaluator.wire.outputs.settled import Watched
 from evaluator.wire.records import LeaderOutput, OutputRecord
-
-MAX_GENERATIONS: Final = 16
+from evaluator.wire.weights.leader_state import MAX_GENERATIONS
 
 log = structlog.get_logger(__name__)
 

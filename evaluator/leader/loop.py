@@ -72,12 +72,8 @@ log = structlog.get_logger(__name__)
 class Leader:
     """An eligible process: takes part in the election, and leads while it is elected.
 
-    Args:
-        leadership: the election and the topics, shared with the other processes.
-        measures: the measures of the workers.
-        record_writer: has the fingerprint of the workers; queries of other workers are ignored.
-        rules: the rules of learning and promotion; None: nothing is learned.
-        alarms: the watch of alarms; None: nothing is watched.
+    *measures* are those of the workers. *record_writer* has their fingerprint: queries of other
+    workers are ignored. Without *rules* nothing is learned, without *alarms* nothing is watched.
     """
 
     def __init__(
