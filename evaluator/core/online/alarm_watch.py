@@ -338,8 +338,6 @@ class AlarmWatch:
 
     def load(self, state: Mapping[str, Any], series: Mapping[SeriesName, AlarmSeries]) -> None:
         """Continues from `state` and the loaded series."""
-        if state["format"] != FORMAT:
-            raise ValueError(f"a state of alarms of format {state['format']!r} is not supported")
         self._open_ms, self._from_ms = state["tick_end_ms"], state["from_ms"]
         taken = {int(task): TaskProgress(*of) for task, of in state["taken"].items()}
         self._executed = dict.fromkeys(state["executed"])

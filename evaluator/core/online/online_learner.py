@@ -82,8 +82,6 @@ class OnlineLearner:
         self._views = self._current_views()
 
     def _load(self, state: Mapping[str, Any], *, new_epoch: bool) -> None:
-        if state["format"] != FORMAT:
-            raise ValueError(f"a leader state of format {state['format']!r} is not supported")
         self._taken = {int(task): TaskProgress(*of) for task, of in state["taken"].items()}
         for each in map(ModelLearner.load, state["models"]):
             self.model_learners[each.model] = each.in_new_epoch() if new_epoch else each
