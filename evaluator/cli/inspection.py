@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+from base64 import b64decode
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,6 @@ from evaluator.replay.inspection import (
     Sought,
     letter_of,
     report,
-    value_of_row,
 )
 from evaluator.replay.ranges import ReadRules, batch_of
 from evaluator.replay.writing import DEAD_LETTERS, EVALUATIONS, SETTLED
@@ -116,7 +116,7 @@ def _read_results(folder: Path, sought: Sought, evidence: Evidence, settings: Se
     for row in result_lines(folder / DEAD_LETTERS):
         try:
             letter = msgspec.json.decode(row)
-            _add_letter(letter, value_of_row(letter), sought, evidence, settings)
+            _add_letter(letter, b64decode(letter["value"]), sought, evidence, settings)
         except UNREADABLE as error:
             raise SourceUnusable(
                 f"{folder / DEAD_LETTERS} has a line that `evaluator replay` does not write "

@@ -8,7 +8,6 @@ from typing import Any
 import structlog
 
 from evaluator.adapters.files import read_file
-from evaluator.adapters.kafka import Connection, KafkaLeadership
 from evaluator.adapters.minilm import EmbedderMissingError, MiniLM
 from evaluator.cli.exits import UsageError
 from evaluator.cli.watching import watch_fingerprint, watch_rules_of
@@ -16,7 +15,6 @@ from evaluator.cli.wiring import (
     digest_of,
     fingerprint_of,
     from_settings,
-    group_of,
     mapping_of,
 )
 from evaluator.config import Settings
@@ -39,11 +37,6 @@ from evaluator.wire.weights.leader_state import RecordWriter
 from evaluator.wire.weights.weights_record import Weights, read_weights
 
 log = structlog.get_logger(__name__)
-
-
-def kafka_leader(connection: Connection, settings: Settings) -> Leader:
-    """The leader process on these brokers; *learning* or *alarms* is on."""
-    return leader_of(KafkaLeadership(connection, group_of(settings)), settings)
 
 
 def leader_of(leadership: Leadership, settings: Settings) -> Leader:

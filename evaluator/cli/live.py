@@ -23,6 +23,7 @@ from evaluator.adapters.http import limited, status_document
 from evaluator.adapters.kafka import (
     Connection,
     InputRetention,
+    KafkaLeadership,
     KafkaSink,
     KafkaSource,
 )
@@ -166,9 +167,9 @@ def _topics_of(connection: Connection, settings: Settings) -> tuple[str, ...]:
 
 
 def _leader_of(connection: Connection, settings: Settings) -> "Leader":
-    from evaluator.cli.leader import kafka_leader  # noqa: PLC0415 - a worker with alarms and learning off needs none
+    from evaluator.cli.leader import leader_of  # noqa: PLC0415 - a worker with alarms and learning off needs none
 
-    return kafka_leader(connection, settings)
+    return leader_of(KafkaLeadership(connection, group_of(settings)), settings)
 
 
 @asynccontextmanager

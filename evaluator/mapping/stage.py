@@ -142,7 +142,8 @@ class Stage:
                     continue
                 outcome = [None]  # a heartbeat
             elif offset in records.oversize:
-                outcome = _oversize(records.oversize[offset])
+                detail = f"{records.oversize[offset]} bytes; a mapped record has at most "
+                outcome = Malformed("oversize", f"{detail}{MAX_RECORD_BYTES}")
             else:
                 outcome = self._messages_of(record)
             if isinstance(outcome, LeftOut):
@@ -282,7 +283,3 @@ def _original(record: Record, cut_from: int | None, index: int | None = None) ->
         value, cut_from = record.value[:KEPT_BYTES], cut_from or len(record.value)
     key = record.key if record.key is None else record.key[:MAX_MESSAGE_BYTES]
     return _pack((value, cut_from, key, record.headers, -1 if index is None else index))
-
-
-def _oversize(size: int) -> Malformed:
-    return Malformed("oversize", f"{size} bytes; a mapped record has at most {MAX_RECORD_BYTES}")

@@ -4,7 +4,7 @@ Series have the names and labels of /metrics, and the labels of the run. Every m
 has a sample, except idle days (docs/backfill.md).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby, islice
 from operator import itemgetter
@@ -200,7 +200,8 @@ class Writer:
         self, series: Series, rows: Iterator[Row], sampled: Iterable[range]
     ) -> Iterator[bytes]:
         """The samples of a series in every sampled minute."""
-        before, text = self._head(series.family, series.labels), _text_of(series.family)
+        before = self._head(series.family, series.labels)
+        text = _units if series.family in IN_UNITS else _count
         changes = ((int(minute), int(amount)) for (_, minute), amount in rows)
         total = 0
         change = next(changes, None)
@@ -231,10 +232,6 @@ class Writer:
 def _cleaned(block: Sequence[str]) -> Block:
     model, variant, ranker = map(clean, block)
     return model, variant, ranker
-
-
-def _text_of(family: Spec) -> Callable[[int], bytes]:
-    return _units if family in IN_UNITS else _count
 
 
 def _count(number: int) -> bytes:

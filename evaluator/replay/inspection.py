@@ -105,11 +105,6 @@ def letter_of(
     return place, Letter(document["reason"], document["detail"])
 
 
-def value_of_row(document: Mapping[str, Any]) -> bytes:
-    """The original bytes of a row of dead-letters.ndjson."""
-    return base64.b64decode(document["value"])
-
-
 def report(sought: Sought, evidence: Evidence) -> Iterator[str]:
     """The text, query by query; a single line if nothing was found."""
     nodes: dict[str, Evidence] = {}

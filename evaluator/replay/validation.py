@@ -1,6 +1,6 @@
 """The groups of a validation, and the values of weights and of the served order on groups."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final, NamedTuple
@@ -90,14 +90,12 @@ class Part:
     def pairs(self, weights: Sequence[float]) -> Pairs:
         """The values of all queries that have one in both orders."""
         found = self.units(weights)
-        served = np.array([_served(query.served_units) for query in self.queries], np.int64)
+        served = np.array(
+            [query.served_units.get(VALIDATED, MISSING) for query in self.queries], np.int64
+        )
         both = np.flatnonzero((found != MISSING) & (served != MISSING)).tolist()
         return Pairs(
             [self.queries[i].trace_id for i in both],
             served[both] / UNITS_PER_ONE,
             found[both] / UNITS_PER_ONE,
         )
-
-
-def _served(units: Mapping[str, int]) -> int:
-    return units.get(VALIDATED, MISSING)

@@ -24,11 +24,6 @@ class AlarmRefused(ValueError):
     """A record of alarms cannot be used; the message has the reason."""
 
 
-def series_key(name: SeriesName) -> bytes:
-    """Key of the events of a series."""
-    return json.dumps(list(name), ensure_ascii=False).encode()
-
-
 def event_record(event: SeriesEvent) -> OutputRecord:
     """An event, keyed by its series."""
     alarm = event.alarm
@@ -49,7 +44,8 @@ def event_record(event: SeriesEvent) -> OutputRecord:
         document["context"] = alarm.context._asdict()
     if event.unverifiable:
         document["unverifiable"] = event.unverifiable
-    return OutputRecord(series_key(event.series), encode_document(document))
+    key = json.dumps(list(event.series), ensure_ascii=False).encode()
+    return OutputRecord(key, encode_document(document))
 
 
 class _Command(msgspec.Struct):
