@@ -44,7 +44,6 @@ class ShardJob:
 
     @property
     def tasks(self) -> tuple[int, ...]:
-        """The tasks, in order."""
         return tuple(sorted({task for _, task in self.bounds}))
 
     def __str__(self) -> str:

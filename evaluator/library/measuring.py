@@ -187,7 +187,6 @@ class Rules:
         return self.measures.units(lists.condensed() if self.judged_only else lists)
 
     def lists(self, batch: Batch) -> JudgedLists:
-        """The judged lists of a batch."""
         return dense_lists(
             batch.scores, batch.grades, tie_order=batch.tie_order, with_ties=self.ties == "average"
         )

@@ -76,7 +76,6 @@ class LogMapping:
         return [*self.members.values(), *_in_groups(self.groups)]
 
     def of_rows(self) -> list[Member]:
-        """The members that each row has."""
         return [*self.rows.values(), *_in_groups(self.row_groups)]
 
     def outside_value(self) -> list[Path]:

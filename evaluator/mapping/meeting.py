@@ -43,7 +43,6 @@ class Placement:
     def add(
         self, trace_id: str, partition: int, key: bytes | None, partitioners: Partitioners
     ) -> None:
-        """Adds a message."""
         self.n_messages += 1
         self.partitions.setdefault(trace_id, set()).add(partition)
         if key is not None:

@@ -42,7 +42,6 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of all schemas."""
         return sum(len(text.encode()) for _, text in (("", self.schema), *self.references))
 
 

@@ -96,7 +96,6 @@ class Writer:
         self._numbers = {(one.family, one.labels): n for n, one in enumerate(self._series)}
 
     def write(self, results: ResultDirectory) -> Written:
-        """Writes the file."""
         rows = chain(self._changes_of_blocks(), self._changes_of_pairs())
         while some := list(islice(rows, ROWS_AT_ONCE)):
             results.sort(CHANGES, some)

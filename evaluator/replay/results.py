@@ -60,7 +60,6 @@ class SortedRows:
         self._n_rows = 0
 
     def add(self, rows: Iterable[tuple[SortKey, bytes]]) -> None:
-        """Inserts rows."""
         numbered = [(*key, line, n) for n, (key, line) in enumerate(rows, self._n_rows)]
         if not numbered:
             return
@@ -251,7 +250,6 @@ class ResultDirectory:
         return self._place / name
 
     def finish(self, name: str) -> ResultFile:
-        """Ends a file."""
         self._finished.append(name)
         with self._writing(where=self._elsewhere.get(name)):
             return self._writers[name].finish()

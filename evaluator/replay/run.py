@@ -122,7 +122,6 @@ class ReplayRules:
         )
 
     def engine(self, task: int) -> Engine:
-        """A new engine for one task."""
         engine = self.new_engine(task)
         engine.skips.update({log: self.read.skips.get((log, task), ()) for log in LOGS})
         return engine

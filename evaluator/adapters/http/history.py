@@ -58,7 +58,6 @@ class Line:
     points: "array[float]"
 
     def last(self, n: int) -> list[Point]:
-        """The last *n* points."""
         cells = self.points[-_FIGURES * n :] if n else ()
         triples = zip(*(iter(cells),) * _FIGURES, strict=True)
         return [Point(int(q), s, None if isnan(mean) else mean) for q, s, mean in triples]

@@ -61,7 +61,6 @@ class MemorySource:
         self.revoking = True
 
     def assign(self, tasks: frozenset[int]) -> None:
-        """Assigns *tasks* to this member."""
         generation = 1 if self._assignment is None else self._assignment.generation + 1
         self._assignment = Assignment(generation, tasks)
         self._between = False

@@ -26,7 +26,6 @@ class ByteStrings(Sequence[bytes | None]):
 
     @classmethod
     def of(cls, strings: Sequence[bytes | None]) -> "ByteStrings":
-        """The same strings."""
         buffer = b"\0".join(chain((string or b"" for string in strings), (b"",)))
         lengths = (-1 if string is None else len(string) for string in strings)
         sizes = np.fromiter(lengths, np.int64, len(strings))

@@ -138,7 +138,6 @@ class Engine:
 
     @property
     def skips(self) -> dict[Log, Sequence[OffsetRange]]:
-        """Offsets to skip of each log."""
         return self._inputs.skips
 
     @property
@@ -153,7 +152,6 @@ class Engine:
 
     @property
     def n_open(self) -> int:
-        """Open queries."""
         return self._ledger.counts["started"] - self._ledger.counts["expired"]
 
     @property

@@ -31,7 +31,6 @@ class Entries:
 
     @classmethod
     def none(cls) -> "Entries":
-        """No queries."""
         return cls(*(np.empty(0, np.int64) for _ in range(3)))
 
     def with_more(self, *more: IntArray) -> "Entries":

@@ -228,7 +228,6 @@ class Totals:
         return totals
 
     def pop(self, stratum: AnyStratum) -> StratumTotals:
-        """Removes a stratum."""
         self._touched[stratum] = self._changed[stratum] = None
         self._strata_of[group_of_stratum(stratum)].remove(stratum)
         return self._strata.pop(stratum)
@@ -239,11 +238,9 @@ class Totals:
         return {stratum: self._strata.get(stratum) for stratum in touched}
 
     def everything(self) -> dict[AnyStratum, StratumTotals]:
-        """The totals of every stratum."""
         return dict(self._strata)
 
     def restore(self, strata: Mapping[AnyStratum, StratumTotals]) -> None:
-        """Replaces all totals."""
         self._touched = dict.fromkeys((*self._touched, *self._strata, *strata))
         self._strata = dict(strata)
         self._groups, self._strata_of = {}, {}
@@ -323,7 +320,6 @@ class Windows:
         return {start_ms: self._open.get(start_ms, {}) for start_ms in touched}
 
     def restore(self, windows: Mapping[int, dict[Stratum, Sums]]) -> None:
-        """Replaces all windows."""
         self._open = dict(windows)
         self._starts = sorted(windows)
 
@@ -378,7 +374,6 @@ class DelayHistogram:
         return [*self._counts.tolist(), self._sum_ms]
 
     def restore(self, counts: Sequence[int]) -> None:
-        """Replaces the counts by those of `as_list`."""
         self._counts = np.array(counts[:-1], np.int64)
         self._sum_ms = counts[-1]
 

@@ -178,7 +178,6 @@ class Experiments:
             self.paired_results.append(result)
 
     def start(self, challenger: Version, now_ms: int) -> None:
-        """Starts an experiment."""
         self.challenger, self.progress = challenger, Progress()
         self.gate = replace(self.gate, experiment=Experiment(now_ms, now_ms))
 
@@ -227,7 +226,6 @@ class Experiments:
         self.paired_results, self.source_groups = [], Counter()
 
     def shorten_tables(self, max_bytes: int) -> None:
-        """Shortens the tables of all versions."""
         self.champions = [version.with_table_of(max_bytes) for version in self.champions]
         if self.challenger is not None:
             self.challenger = self.challenger.with_table_of(max_bytes)

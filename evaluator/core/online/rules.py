@@ -42,7 +42,6 @@ class Rules:
     transforms: Transforms = field(default_factory=dict)
 
     def group_of(self, source: str) -> str:
-        """The source group of a source."""
         return source if self.source_weights is None else self.source_weights.group(source)
 
     def may_have(self, names: tuple[str, ...]) -> bool:

@@ -39,7 +39,6 @@ class SourceWeights:
         return source if source != OTHERS and source in self.sources else OTHERS
 
     def rule(self, source_group: str) -> SourceRule:
-        """The rule of a source group."""
         return self.others if source_group == OTHERS else self.sources[source_group]
 
 

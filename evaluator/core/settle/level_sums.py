@@ -65,7 +65,6 @@ class LevelSums:
                 totals.count(*counts.tolist())
 
     def restore(self, strata: Mapping[AnyStratum, StratumTotals]) -> None:
-        """Replaces all sums."""
         of_levels = [key for key in strata if isinstance(key, LevelStratum)]
         self.totals.restore({key: strata[key] for key in of_levels})
         self._strata = {Stratum(*key[:3]): None for key in of_levels}

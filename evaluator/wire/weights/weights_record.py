@@ -135,7 +135,6 @@ class Weights(BaseModel):
 
     @property
     def of_features(self) -> Transforms:
-        """The transforms of the features."""
         given = self.transforms or {}
         found = {name: Transform(of.low, of.high, of.log1p) for name, of in given.items()}
         return found or NO_TRANSFORMS
