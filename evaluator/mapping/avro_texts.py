@@ -17,16 +17,10 @@ _KINDS: Final = {
 } | {"int": 2}
 
 
-class AvroTexts(FramedTexts):
+def texts(mapping: LogMapping, answers: Mapping[str, Answer]) -> FramedTexts:
     """The texts of framed records."""
-
-    def __init__(self, mapping: LogMapping, answers: Mapping[str, Answer]) -> None:
-        super().__init__()
-        self._tree, self._answers = tree_of(mapping), answers
-
-    def tables(self, number: int, indexes: tuple[int, ...]) -> Tables:
-        del indexes
-        return _Walk(self._answers[str(number)], self._tree).tables
+    tree = tree_of(mapping)
+    return FramedTexts(lambda number, _: _Walk(answers[str(number)], tree).tables)
 
 
 class _Walk:

@@ -47,8 +47,7 @@ def texts_of(mapping: LogMapping, answers: Mapping[str, Answer]) -> FramedTexts 
     form = mapping.format
     if form not in _PACKAGES:
         return None
-    module = import_module(f"evaluator.mapping.{form}_texts")
-    texts: FramedTexts = getattr(module, f"{form.title()}Texts")(mapping, answers)
+    texts: FramedTexts = _module_of(f"{form}_texts").texts(mapping, answers)
     return texts
 
 

@@ -5,8 +5,7 @@ refuses.
 """
 
 import ctypes
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final, NamedTuple
@@ -102,20 +101,25 @@ class Tables:
         }
 
 
-class FramedTexts(ABC):
-    """The texts of records, by the schemas that they name."""
+TablesOf = Callable[[int, tuple[int, ...]], Tables | None]
+"""The tables of a schema, by its id and the indexes of a message.
 
-    has_indexes = False
-    """Whether frames have the indexes of a message; at most two small ones are read here."""
+Raises any error if it is unknown or cannot have them.
+"""
 
-    def __init__(self) -> None:
-        self.unframed: Tables | None = None
-        """The tables of records without a frame, if they may have none."""
+
+class FramedTexts:
+    """The texts of records, by the schemas that they name.
+
+    *unframed* are the tables of records without a frame, if they may have none. With *has_indexes*
+    frames have the indexes of a message; at most two small ones are read here.
+    """
+
+    def __init__(
+        self, tables: TablesOf, *, unframed: Tables | None = None, has_indexes: bool = False
+    ) -> None:
+        self.tables, self._unframed, self._has_indexes = tables, unframed, has_indexes
         self._known: dict[int, Tables | None] = {}
-
-    @abstractmethod
-    def tables(self, number: int, indexes: tuple[int, ...]) -> Tables | None:
-        """The tables of a schema. Raises any error if it is unknown or cannot have them."""
 
     def of(self, records: Records) -> Records:
         """The records with texts as values; None where there is none."""
@@ -123,7 +127,7 @@ class FramedTexts(ABC):
         frames, begins = self._frames(records)
         buffer, starts, sizes = bytearray(), np.zeros(n, np.int64), np.full(n, -1, np.int64)
         for frame in np.unique(frames[frames != _NONE]).tolist():
-            tables = self.unframed if frame == _UNFRAMED else self._tables_of(frame)
+            tables = self._unframed if frame == _UNFRAMED else self._tables_of(frame)
             rows = np.flatnonzero(frames == frame)
             if tables is not None:
                 texts = tables.texts(values[rows], begins[rows])
@@ -143,7 +147,7 @@ class FramedTexts(ABC):
             is_framed, is_unframed = is_framed & by_value, is_unframed & by_value
         begins = np.where(is_framed, _FRAME, 0)
         frames = heads[:, 1:_FRAME] @ (1 << np.array([48, 40, 32, 24]))
-        if self.has_indexes:
+        if self._has_indexes:
             n_indexes, indexes = heads[:, _FRAME] // 2, heads[:, _FRAME + 1 :]
             is_given = at[:2] < n_indexes[:, None]
             is_framed &= (heads[:, _FRAME] <= 4) & (heads[:, _FRAME] % 2 == 0)

@@ -1,6 +1,7 @@
 """The tables of records in Protobuf, by the messages that they name."""
 
 from collections.abc import Mapping
+from functools import cache
 
 from evaluator.mapping.framed_texts import FramedTexts, Tables
 from evaluator.mapping.log_mapping import LogMapping
@@ -10,28 +11,26 @@ from evaluator.mapping.protobuf_types import Types
 from evaluator.mapping.schemas import Answer
 
 
-class ProtobufTexts(FramedTexts):
+def texts(mapping: LogMapping, answers: Mapping[str, Answer]) -> FramedTexts:
     """The texts of records, framed or, with a descriptor set, not."""
+    tree = tree_of(mapping)
+    if mapping.descriptors is not None:
+        types, indexes_of = types_in_set(mapping)
+        name = f".{mapping.message}"
+        own, (_, unframed) = indexes_of[name], types.decoder(name, tree, is_strict=True)
+        return FramedTexts(
+            lambda _, indexes: unframed if indexes == own else None,
+            unframed=unframed,
+            has_indexes=True,
+        )
 
-    has_indexes = True
+    @cache
+    def schema_of(number: int) -> tuple[Types, dict[tuple[int, ...], str]]:
+        types, indexes_of = types_in_answer(answers[str(number)])
+        return types, {at: name for name, at in indexes_of.items()}
 
-    def __init__(self, mapping: LogMapping, answers: Mapping[str, Answer]) -> None:
-        super().__init__()
-        self._tree, self._answers = tree_of(mapping), answers
-        self._schemas: dict[int, tuple[Types, dict[tuple[int, ...], str]]] = {}
-        self._own: tuple[int, ...] | None = None
-        """The indexes of the only message, with a descriptor set."""
-        if mapping.descriptors is not None:
-            types, indexes_of = types_in_set(mapping)
-            name = f".{mapping.message}"
-            self._own = indexes_of[name]
-            _, self.unframed = types.decoder(name, self._tree, is_strict=True)
+    def tables(number: int, indexes: tuple[int, ...]) -> Tables | None:
+        types, names = schema_of(number)
+        return types.decoder(names[indexes], tree, is_strict=False)[1]
 
-    def tables(self, number: int, indexes: tuple[int, ...]) -> Tables | None:
-        if self._own is not None:
-            return self.unframed if indexes == self._own else None
-        if number not in self._schemas:
-            types, indexes_of = types_in_answer(self._answers[str(number)])
-            self._schemas[number] = types, {at: name for name, at in indexes_of.items()}
-        types, names = self._schemas[number]
-        return types.decoder(names[indexes], self._tree, is_strict=False)[1]
+    return FramedTexts(tables, has_indexes=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evaluator.mapping.avro_texts import AvroTexts
+from evaluator.mapping.avro_texts import texts
 from evaluator.mapping.document import read_document
 from evaluator.mapping.framing import HEADER
 from evaluator.mapping.messages import messages_of
@@ -125,7 +125,7 @@ def event(chance):
 
 def parts_of(text, answers=ANSWERS):
     ((_, mapping),) = read_document(text, "m.toml").logs.items()
-    return plan_of(mapping), AvroTexts(mapping, answers), messages_of(mapping, answers)
+    return plan_of(mapping), texts(mapping, answers), messages_of(mapping, answers)
 
 
 def n_planned(parts, values, headers=None):

@@ -16,7 +16,7 @@ from evaluator.mapping.document import read_document
 from evaluator.mapping.framing import HEADER
 from evaluator.mapping.messages import messages_of
 from evaluator.mapping.plan import plan_of
-from evaluator.mapping.protobuf_texts import ProtobufTexts
+from evaluator.mapping.protobuf_texts import texts
 from evaluator.mapping.protobuf_types import MAX_ELEMENTS, Types
 from evaluator.mapping.schemas import Answer
 from evaluator.wire.messages.strict import Malformed
@@ -370,7 +370,7 @@ def parts_of(tmp_path):
         (tmp_path / "shop.desc").write_bytes(set_of(SHOP))
         ((_, mapping),) = read_document(text, str(tmp_path / "m.toml")).logs.items()
         given = mapping, answers or {}
-        return plan_of(mapping), ProtobufTexts(*given), messages_of(*given)
+        return plan_of(mapping), texts(*given), messages_of(*given)
 
     return made
 
