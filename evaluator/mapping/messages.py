@@ -1,6 +1,6 @@
 """A record to canonical messages, by the mapping of its topic."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from math import isfinite
@@ -51,21 +51,18 @@ def messages_of(
 
     Raises MappingRefused if the package of the format is missing.
     """
-    return _Function(mapping) if mapping.function is not None else _Mapper(mapping, answers)
+    if mapping.function is None:
+        return _Mapper(mapping, answers)
+    return partial(_of_function, mapping.function)
 
 
-class _Function:
+def _of_function(function: Callable[[Record], Iterable[Any]], record: Record) -> Outcome:
     """The messages that the function of an entry point returns."""
-
-    def __init__(self, mapping: LogMapping) -> None:
-        self._function: Any = mapping.function
-
-    def __call__(self, record: Record) -> Outcome:
-        try:
-            messages = [encode(message) for message in self._function(record)]
-        except Exception as error:  # noqa: BLE001  # any error of the function is the record's
-            return Malformed("mapping", f"the function raised {error!r}"[:300])
-        return bounded(messages) if messages else LeftOut("the function returned no message", None)
+    try:
+        messages = [encode(message) for message in function(record)]
+    except Exception as error:  # noqa: BLE001  # any error of the function is the record's
+        return Malformed("mapping", f"the function raised {error!r}"[:300])
+    return bounded(messages) if messages else LeftOut("the function returned no message", None)
 
 
 class _Mapper:
