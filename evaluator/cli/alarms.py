@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from evaluator.adapters.kafka import Connection, read_weights, write_to_weights
 from evaluator.cli.exits import UsageError
-from evaluator.cli.wiring import connection_of, warn
+from evaluator.cli.wiring import connection_of, readable, warn
 from evaluator.config import Settings
 from evaluator.core.alarms.alarm import Carrier
 from evaluator.core.alarms.sums import KEPT_HOURS
@@ -17,12 +17,7 @@ from evaluator.core.online.watched import AlarmCommand, SeriesName
 from evaluator.exposition.alarm_sentence import alarm_sentence, alert_of, carrier_text
 from evaluator.replay.ranges import parse_time_ms
 from evaluator.tables import format_table, printable, utc_time
-from evaluator.wire.alarms.records import (
-    AlarmRefused,
-    EventRecord,
-    command_record,
-    read_event,
-)
+from evaluator.wire.alarms.records import EventRecord, command_record, read_event
 from evaluator.wire.alarms.state import request_key
 
 MAX_EXCLUDED_MS: Final = 8 * 7 * 86_400_000
@@ -54,15 +49,7 @@ def _events(connection: Connection, prefix: str) -> Sequence[EventRecord]:
     """The last event of each series."""
     records = asyncio.run(read_weights(connection, prefix, "alarms"))
     latest = {record.key: record.value for record in records}
-    events, n_unreadable = [], 0
-    for value in filter(None, latest.values()):
-        try:
-            events.append(read_event(value))
-        except AlarmRefused:
-            n_unreadable += 1
-    if n_unreadable:
-        warn(f"{n_unreadable} unreadable records of alarms are ignored.")
-    return events
+    return readable("alarms", latest.values(), read_event)
 
 
 def _series_text(event: EventRecord) -> str:

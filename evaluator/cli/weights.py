@@ -17,14 +17,13 @@ from evaluator.adapters.kafka import (
 from evaluator.cli.arguments import MOST_SHOWN
 from evaluator.cli.exits import UsageError
 from evaluator.cli.leader import transforms_of
-from evaluator.cli.wiring import connection_of, warn
+from evaluator.cli.wiring import connection_of, readable, warn
 from evaluator.config import Settings
 from evaluator.core.learning.transforms import loaded, of_features
 from evaluator.core.online.events import LIVE, Command
 from evaluator.ports import Fenced, SourceUnavailable, SourceUnusable
 from evaluator.tables import format_table, printable, utc_time
 from evaluator.wire.records import OutputRecord
-from evaluator.wire.weights.checksum import WeightsRefused
 from evaluator.wire.weights.leader_state import (
     STATE_KEY,
     CommandRefused,
@@ -154,15 +153,7 @@ def _published(options: argparse.Namespace, settings: Settings) -> list[dict[str
 
 def _readable(records: Sequence[OutputRecord]) -> list[dict[str, Any]]:
     """The records of weights; warns of unreadable ones."""
-    published, n_unreadable = list[dict[str, Any]](), 0
-    for record in records:
-        try:
-            published += [read_log_record(record.value)] if record.value else []
-        except WeightsRefused:
-            n_unreadable += 1
-    if n_unreadable:
-        warn(f"{n_unreadable} unreadable records of weights-log are ignored.")
-    return published
+    return readable("weights-log", (record.value for record in records), read_log_record)
 
 
 def transform_findings(connection: Connection, settings: Settings) -> list[Finding]:

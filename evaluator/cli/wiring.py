@@ -6,7 +6,7 @@ import json
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -55,6 +55,19 @@ T = TypeVar("T")
 def warn(text: str) -> None:
     """Prints a warning to stderr."""
     print(f"evaluator: warning: {text}", file=sys.stderr)
+
+
+def readable(topic: str, values: Iterable[bytes], read: Callable[[bytes], T]) -> list[T]:
+    """The records of a topic that *read* takes, without deletions; warns of the others."""
+    found, n_unreadable = list[T](), 0
+    for value in filter(None, values):
+        try:
+            found.append(read(value))
+        except ValueError:
+            n_unreadable += 1
+    if n_unreadable:
+        warn(f"{n_unreadable} unreadable records of {topic} are ignored.")
+    return found
 
 
 def from_settings(kind: type[T], settings: Settings, **others: Any) -> T:
