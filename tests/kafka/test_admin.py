@@ -1,6 +1,7 @@
 """Topics: what there should be, making it, and what `evaluator check` finds."""
 
 import time
+from dataclasses import replace
 
 import pytest
 from aiokafka import AIOKafkaProducer
@@ -52,7 +53,7 @@ async def test_a_plan_for_nothing_yet_needs_a_count_and_is_made_as_planned(kafka
 
 async def test_what_the_leader_says_is_kept_for_ever(kafka, topic_prefix):
     plan = await plan_topics(kafka, topic_prefix=topic_prefix, partitions=1)
-    await create_topics(kafka, plan, retention_ms=5000)
+    await create_topics(kafka, plan)
     names = [f"{topic_prefix}{name}" for name in LEADER_NAMES]
     found = await described(kafka, names)
     weights, weights_log, *_ = (found[name] for name in names)
@@ -240,7 +241,8 @@ async def test_the_check_finds_what_is_missing_or_unequal(kafka, topic_prefix):
 
 async def test_the_check_finds_a_retention_that_is_too_short(kafka, topic_prefix):
     plan = await plan_topics(kafka, topic_prefix=topic_prefix, partitions=1)
-    await create_topics(kafka, plan, retention_ms=5000)
+    kept = [replace(each, settings={"retention.ms": "5000", **each.settings}) for each in plan]
+    await create_topics(kafka, kept)
     assert errors(await inspect(kafka, topic_prefix=topic_prefix, needed_ms=4999)) == []
     found = await inspect(kafka, topic_prefix=topic_prefix, needed_ms=5000)
     short = [finding for finding in found if finding.severity == "error"]

@@ -188,7 +188,6 @@ async def create_topics(
     plan: Sequence[TopicPlan],
     *,
     replication_factor: int = -1,
-    retention_ms: int | None = None,
 ) -> list[str]:
     """Creates the missing topics of *plan*; returns their names.
 
@@ -196,8 +195,6 @@ async def create_topics(
         connection: the brokers.
         plan: of `plan_topics`.
         replication_factor: -1 leaves it to the broker's default.
-        retention_ms: of the new topics but `weights-log`, which has no limit; None leaves it to
-            the broker's default.
     Raises:
         SourceUnusable: the broker refuses one of them, with its reason.
         SourceUnavailable: no broker answers.
@@ -212,7 +209,7 @@ async def create_topics(
             topic.partitions,
             replication_factor,
             replica_assignments=assignments,
-            topic_configs=_configuration(topic, retention_ms),
+            topic_configs={"cleanup.policy": topic.cleanup_policy, **topic.settings},
         )
         for topic in missing
     ]
@@ -231,11 +228,6 @@ async def create_topics(
     names = [topic.name for topic in missing]
     await _wait_until_visible(connection, names)
     return names
-
-
-def _configuration(topic: TopicPlan, retention_ms: int | None) -> dict[str, str]:
-    retention = {} if retention_ms is None else {"retention.ms": str(retention_ms)}
-    return {"cleanup.policy": topic.cleanup_policy, **retention, **topic.settings}
 
 
 async def _wait_until_visible(connection: Connection, names: Sequence[str]) -> None:
