@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from evaluator.core.types.records import IntArray
 from evaluator.wire.native.library import BUILT
-from evaluator.wire.records import OutputRecord
+from evaluator.wire.records import OutputRecord, packed_headers
 
 Headers = tuple[tuple[str, bytes], ...]
 MAX_FRAMING_BYTES: Final = 4 * 10 + 2
@@ -169,7 +169,7 @@ class OutputRows(Sequence[OutputRecord]):
         """The rows as records of a record batch of magic 2; None without the compiled part."""
         if BUILT is None:
             return None
-        headers = _framed_headers(self.headers)
+        headers = packed_headers(self.headers)
         spans = np.ascontiguousarray(self.spans)
         each = MAX_FRAMING_BYTES + len(headers)
         out = np.empty(int(self.n_bytes().sum()) + each * len(spans), np.uint8)
@@ -323,21 +323,3 @@ def _written(library: ctypes.CDLL, parts: Sequence[Part]) -> tuple[NDArray[np.ui
             raise _mismatch(part)
         n_ends += 2 * part.n_rows
     return out[:size], ends
-
-
-def _framed_headers(headers: Headers) -> bytes:
-    framed = bytearray(_varint(len(headers)))
-    for name, content in headers:
-        for part in (name.encode(), content):
-            framed += _varint(len(part)) + part
-    return bytes(framed)
-
-
-def _varint(value: int) -> bytes:
-    """A signed varint (zigzag) of a number from 0 on."""
-    left, found = value << 1, bytearray()
-    while left > 0x7F:
-        found.append(left & 0x7F | 0x80)
-        left >>= 7
-    found.append(left)
-    return bytes(found)
