@@ -96,20 +96,14 @@ class _EvaluationKey(msgspec.Struct):
     trace_id: str
     node_id: str
 
-    def key(self) -> SortKey:
-        return self.event_time_ms, self.trace_id, self.node_id
-
 
 class _DeadLetterKey(msgspec.Struct):
     topic: str
     partition: int
     offset: int
 
-    def key(self) -> SortKey:
-        return self.topic, self.partition, self.offset
 
-
-_KEYS: Final[Mapping[str, Callable[[bytes], "_EvaluationKey | _DeadLetterKey"]]] = {
+_KEYS: Final[Mapping[str, Callable[[bytes], msgspec.Struct]]] = {
     EVALUATIONS: msgspec.json.Decoder(_EvaluationKey).decode,
     DEAD_LETTERS: msgspec.json.Decoder(_DeadLetterKey).decode,
 }
@@ -176,7 +170,7 @@ class Shard:
         for line in self.lines(name):
             try:
                 if name != WINDOWS:
-                    yield _KEYS[name](line).key(), line
+                    yield msgspec.structs.astuple(_KEYS[name](line)), line
                     continue
                 of = json.loads(line)  # sums may exceed 64 bits
                 if (column := columns.get(of["measure"])) is not None:
