@@ -66,11 +66,11 @@ $(VENV)/.embeddings: requirements/embeddings.txt $(VENV)/.dev
 	@touch $@
 
 .PHONY: install
-install: $(VENV)/.dev ## make .venv with the package and its tools
+install: $(VENV)/.dev ## create .venv with the package and its tools
 	@echo "ready: $(BIN)/evaluator --help"
 
 .PHONY: demo
-demo: $(VENV)/.run ## generated messages through a real worker, with page and /metrics
+demo: $(VENV)/.run ## run generated messages through a real worker, with page and /metrics
 	@$(BIN)/evaluator demo $(ARGS)
 
 # --- checks and tests ---
@@ -79,7 +79,7 @@ LINT_TEXT := $(BIN)/ruff format --check --quiet && $(BIN)/ruff check --quiet
 LINT_TYPES := $(BIN)/mypy && $(BIN)/lint-imports --no-cache --no-logo
 
 .PHONY: lint
-lint: $(VENV)/.dev ## format, lint, types and import contracts
+lint: $(VENV)/.dev ## check format, lint, types and import contracts
 	$(LINT_TEXT)
 	$(LINT_TYPES)
 
@@ -87,7 +87,7 @@ lint: $(VENV)/.dev ## format, lint, types and import contracts
 # are kept, which saves seconds in each process of later runs.
 .PHONY: check
 check: export PYTHONDONTWRITEBYTECODE =
-check: $(VENV)/.dev ## lint, and every test that needs no broker and no browser; under a minute
+check: $(VENV)/.dev ## lint, and run every test that needs no broker and no browser; under a minute
 	$(LINT_TEXT)
 	@said=$$(mktemp); { $(LINT_TYPES); } >"$$said" 2>&1 & types=$$!; \
 	trap 'kill $$types 2>/dev/null || true; rm -f "$$said"' EXIT; failed=0; \
@@ -102,7 +102,7 @@ system: ## install the Debian packages that the tests need (as root)
 # Types and contracts are checked in parallel, and end long before pytest's last line.
 .PHONY: test
 test: export PYTHONDONTWRITEBYTECODE =
-test: system $(VENV)/.compare $(VENV)/.embeddings ## everything, with a real Apache Kafka; ends with pytest's last line
+test: system $(VENV)/.compare $(VENV)/.embeddings ## run all tests, with a real Apache Kafka; ends with pytest's last line
 	$(LINT_TEXT)
 	@{ $(LINT_TYPES); } & types=$$!; trap 'kill $$types 2>/dev/null || true' EXIT; failed=0; \
 	$(BIN)/python -m pytest -n 3 --dist loadgroup -m "not ecosystem" || failed=1; \
@@ -110,28 +110,28 @@ test: system $(VENV)/.compare $(VENV)/.embeddings ## everything, with a real Apa
 
 # A real schema registry, records by the serializers of others, and a Spark cluster. About five minutes.
 .PHONY: test-ecosystem
-test-ecosystem: system $(VENV)/.ecosystem ## with a real Apicurio registry, serializers of others and Spark
+test-ecosystem: system $(VENV)/.ecosystem ## run the tests with a real Apicurio registry, Confluent's serializers and Spark
 	$(BIN)/python -m pytest -q -n 0 -m ecosystem tests/ecosystem
 
 # Runs until it is stopped, or with ARGS="--worlds 10000", ARGS="--minutes 60".
 .PHONY: soak
-soak: $(VENV)/.dev ## simulated worlds with faults, one after the other, on new seeds
+soak: $(VENV)/.dev ## run simulated worlds with faults, one after the other, on new seeds
 	$(BIN)/python -m tests.simulation $(ARGS)
 
 .PHONY: fuzz
-fuzz: $(VENV)/.dev ## libFuzzer on the compiled part, with sanitizers; a minute
+fuzz: $(VENV)/.dev ## run libFuzzer on the compiled part, with sanitizers; a minute
 	$(BIN)/python -m tests.wire.fuzz $(ARGS)
 
 .PHONY: chaos
-chaos: system $(VENV)/.dev ## 500 faults of workers, disks, broker and inputs under traffic; at most about an hour
+chaos: system $(VENV)/.dev ## inject 500 faults of workers, disks, broker and inputs under traffic; at most about an hour
 	$(BIN)/python -m tests.kafka.chaos $(ARGS)
 
 .PHONY: bench
-bench: system $(VENV)/.dev ## CPU time per pair on a real Apache Kafka, beside bare reading
+bench: system $(VENV)/.dev ## measure CPU time per pair on a real Apache Kafka, compared with bare reading
 	$(BIN)/python -m benchmarks $(ARGS)
 
 .PHONY: bench-growth
-bench-growth: system $(VENV)/.dev ## how it grows with candidates, measures, scorers and workers
+bench-growth: system $(VENV)/.dev ## measure its growth with candidates, measures, scorers and workers
 	$(BIN)/python -m benchmarks.growth $(ARGS)
 
 # Another stream processor for Python brings libraries that must not be in the environment of tests.
@@ -143,24 +143,24 @@ $(PEERS)/.peers: requirements/peers.txt
 	@touch $@
 
 .PHONY: bench-peers
-bench-peers: system $(VENV)/.dev $(PEERS)/.peers ## the same job on Kafka Streams and Quix Streams, totals compared
+bench-peers: system $(VENV)/.dev $(PEERS)/.peers ## measure the same job on Kafka Streams and Quix Streams, with equal totals
 	@scripts/install-debian.sh javac
 	$(BIN)/python -m benchmarks --peers $(ARGS)
 
 .PHONY: bounds
-bounds: $(VENV)/.dev ## the tests of the core with the oldest and the newest dependencies that are accepted
+bounds: $(VENV)/.dev ## run the tests of the core with the oldest and the newest accepted dependencies
 	$(BIN)/python scripts/check_bounds.py $(ARGS)
 
 .PHONY: bench-kernel
-bench-kernel: $(VENV)/.compare ## queries per second of the measures, beside pytrec_eval and ranx
+bench-kernel: $(VENV)/.compare ## measure queries per second, compared with pytrec_eval and ranx
 	$(BIN)/python -m benchmarks.kernel $(ARGS)
 
 .PHONY: bench-learn
-bench-learn: $(VENV)/.compare ## updates per second of the learner, and its weights beside others
+bench-learn: $(VENV)/.compare ## measure updates per second of the learner, and compare its weights with other programs
 	$(BIN)/python -m benchmarks.learning $(ARGS)
 
 .PHONY: bench-alarms
-bench-alarms: $(VENV)/.dev ## false alarms and delays of alarms in all simulated worlds, against their bars
+bench-alarms: $(VENV)/.dev ## measure false alarms and delays of alarms in all simulated worlds, with limits
 	$(BIN)/python -m benchmarks.alarms $(ARGS)
 	$(BIN)/python -m benchmarks.alarm_variants
 	$(BIN)/python -m benchmarks.alarm_leader
@@ -179,12 +179,12 @@ CONTAINER ?= docker
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"$$/\1/p' evaluator/version.py)
 
 .PHONY: image
-image: ## the image evaluator:VERSION, with CONTAINER=docker or podman; needs the network
+image: ## build the image evaluator:VERSION, with CONTAINER=docker or podman; needs the network
 	$(CONTAINER) build --tag evaluator:$(VERSION) --build-arg VERSION=$(VERSION) \
 		--build-arg REVISION=$$(git rev-parse HEAD) $(ARGS) .
 
 .PHONY: image-check
-image-check: ## execute the Dockerfile without a container engine, and try the result; as root
+image-check: ## execute the Dockerfile without a container engine, and test the result; as root
 	@scripts/install-debian.sh debootstrap
 	@python3 scripts/check_image.py
 
