@@ -1,6 +1,6 @@
 """Joins rankings with judgments and keeps exact running measures of ranking quality.
 
-As a library: `evaluate` and `compare` measure rankings that are at hand, with the kernel of the
+As a library: `evaluate` and `compare` measure rankings in memory, with the kernel of the
 worker (docs/library.md). They are imported at their first use.
 """
 

@@ -22,7 +22,7 @@ Partition = tuple[Log, int]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where two logs are: cluster, names and ids of the topics, partitions of each.
+    """The place of two logs: cluster, names and ids of the topics, partitions of each.
 
     The id of a topic that is not known is missing.
     """
@@ -33,7 +33,7 @@ class Place:
     partitions: int
 
     def identity(self) -> dict[str, str]:
-        """What the store of a task must have in common with it; ids are compared apart."""
+        """Properties that a store shares with its task; ids are compared separately."""
         return {"cluster": self.cluster, **{str(log): name for log, name in self.topics.items()}}
 
     def as_document(self) -> dict[str, object]:
@@ -69,7 +69,7 @@ class SourceAmbiguous(SourceUnusable):
 
 
 class RequestRefused(Exception):
-    """What the command line requests is impossible (a usage error); the message has the remedy."""
+    """A request of the command line is impossible (a usage error); the message has the remedy."""
 
 
 class ResultsUnusable(RequestRefused):
@@ -172,7 +172,7 @@ class Source(Protocol):
         """Keeps the member in the group while it does not poll."""
 
     async def place(self) -> Place:
-        """Where the inputs are; it distinguishes them, and so their state, from others."""
+        """The place of the inputs, which distinguishes them, and so their state, from others."""
 
     async def topic_ids(self) -> Mapping[Log, str]:
         """The ids of the topics, if known. Raises SourceUnusable if partition counts changed."""
@@ -344,7 +344,7 @@ class StateDirectory(Protocol):
 
 
 UNKNOWN_START: Final = -1
-"""First offset of a log whose start is known only from its first record."""
+"""First offset of a log whose start is unknown before its first record."""
 UNKNOWN_END: Final = 2**63 - 1
 """End offset of a log whose end is known only after it was read (files)."""
 
@@ -357,7 +357,7 @@ class RangeSource(Protocol):
 
     @property
     def place(self) -> Place | None:
-        """Where the logs are, known after `open`; None for files."""
+        """The place of the logs, available after `open`; None for files."""
 
     async def open(self) -> int:
         """Connects, checks and pins the ends; returns the partition count of both logs."""

@@ -1,6 +1,6 @@
-"""How far the stores of a state directory reach, for the group that assigns tasks.
+"""Progress of the stores of a state directory, for the group that assigns tasks.
 
-A file beside the stores has it too, because a worker joins its group before it opens them.
+It is also in a file beside the stores, because a worker joins its group before it opens them.
 """
 
 import asyncio
@@ -74,7 +74,8 @@ class StoreClaims:
             }
 
     def _read(self, topic_ids: Mapping[Log, str]) -> dict[int, int]:
-        """The claims of the file whose stores exist; none if the file is of others, or damaged."""
+        """Claims of the file for existing stores; none of other settings, topics or damaged
+        files."""
         try:
             found = msgspec.json.decode(self._path.read_bytes(), type=_File)
         except (OSError, *UNREADABLE):

@@ -82,7 +82,7 @@ def check(options: argparse.Namespace, settings: Settings) -> int:
 
 
 async def _mapping_findings(source: str, settings: Settings) -> list[Finding]:
-    """What a sample shows: whether traces meet, and refused records."""
+    """Findings of a sample: whether traces meet, and refused records."""
     from evaluator.cli.mapping import sampled  # noqa: PLC0415 - few commands map
 
     try:

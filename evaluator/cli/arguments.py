@@ -86,7 +86,7 @@ _MAP: Final = (
     _option("--to", "topics to write", required=True, metavar="RANKINGS,JUDGMENTS"),
     _option(
         "--accept-repeats",
-        "continue although messages may be written again that count twice",
+        "continue although messages may be repeated and count twice",
         action="store_true",
     ),
 )
@@ -123,7 +123,7 @@ _PROCESSES: Final = _option(
 )
 _VERIFY: Final = (
     _option("directory", "written by `replay` or `merge`", type=Path, metavar="DIR"),
-    _option("--source", "compute all of it again from this source", metavar="SRC"),
+    _option("--source", "also recompute the results from this source", metavar="SRC"),
     _MAPPING,
     _PROCESSES,
 )
@@ -205,7 +205,7 @@ _FIT: Final = (
         type=float,
         metavar="X",
     ),
-    _option("--keep-loss", "do not try lambdarank beside the default loss", action="store_true"),
+    _option("--keep-loss", "do not also try lambdarank with the default loss", action="store_true"),
     _option("--model", "name of the model in the record", default="", metavar="NAME"),
 )
 _DEMO: Final = (
@@ -279,7 +279,7 @@ _COMMANDS: Final[Sequence[_Row]] = (
     ("run", "live", "run a live worker", _RUN),
     ("replay", "batch", "evaluate a pinned range into files", _REPLAY),
     ("merge", "shards", "merge the results of shards into one, exactly", _MERGE),
-    ("verify", "verification", "check results, or compute them again", _VERIFY),
+    ("verify", "verification", "check results, or recompute them", _VERIFY),
     ("fit", "learning", "learn linear weights offline, into a file", _FIT),
     ("demo", "demo", "run the demo in one process, without a broker", _DEMO),
     (
@@ -289,7 +289,7 @@ _COMMANDS: Final[Sequence[_Row]] = (
         (_SOURCE, _MAPPING, _PRINCIPAL),
     ),
     ("totals", "totals", "print the exact totals of all workers", (_SOURCE, _MAPPING, _ADD)),
-    ("inspect", "inspection", "show all that is known of one query", _INSPECT),
+    ("inspect", "inspection", "show one query with its messages, outcomes and values", _INSPECT),
     ("leader", "live", "run a leader without a worker", (_SOURCE, _MAPPING)),
     ("health", "health", "check the worker of this machine", (_READY,)),
     ("topics plan", "administration", "print the planned topics", _TOPICS),
@@ -322,17 +322,17 @@ _COMMANDS: Final[Sequence[_Row]] = (
     (
         "alarms acknowledge",
         "alarms",
-        "mark alarms as known: they stay on, and are not notified",
+        "acknowledge alarms: they stay on without notifications",
         (_SOURCE, _SERIES),
     ),
-    ("alarms accept", "alarms", "make the level since the onset normal", (_SOURCE, _SERIES)),
+    ("alarms accept", "alarms", "accept the level since the onset as normal", (_SOURCE, _SERIES)),
     (
         "alarms exclude",
         "alarms",
-        "leave hours out of windows and references: a holiday, an incident",
+        "exclude hours from windows and references: a holiday, an incident",
         (_SOURCE, _SERIES, *_EXCLUDED),
     ),
-    ("alarms backtest", "backtest", "watch past weeks with these settings", _BACKTEST),
+    ("alarms backtest", "backtest", "show the alarms of past weeks under these settings", _BACKTEST),
     (
         "group remove",
         "administration",
@@ -340,8 +340,8 @@ _COMMANDS: Final[Sequence[_Row]] = (
         (_SOURCE, _MEMBER),
     ),
     ("map", "map", "write the records of other topics as rankings and judgments", _MAP),
-    ("mapping try", "mapping", "show what a mapping makes of a sample; exit 5 if it refuses", _TRY),
-    ("mapping presets", "mapping", "list the mappings that ship, or print one", (_PRESET,)),
+    ("mapping try", "mapping", "show the messages of a sample under a mapping; exit 5 if it refuses", _TRY),
+    ("mapping presets", "mapping", "list the shipped mappings, or print one", (_PRESET,)),
     ("schema", "administration", "print the JSON Schema of a message", (_NAME,)),
     ("compare", "comparison", "compare rankers on the same queries", COMPARE),
     ("report", "comparison", "write comparisons as one HTML file with plots", REPORT),

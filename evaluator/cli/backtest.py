@@ -1,4 +1,4 @@
-"""`alarms backtest`: what alarms with these settings would have done over past weeks."""
+"""`alarms backtest`: the alarms that these settings would have had over past weeks."""
 
 import argparse
 import asyncio
@@ -114,8 +114,8 @@ def _grid_of(options: argparse.Namespace, settings: Settings) -> list[Settings]:
     if len(texts) < len(options.grid):  # one without values
         values = {name: [*of] for name, of in GRID.items()} | values
     if (n := prod(map(len, values.values()))) > MAX_GRID:
-        raise UsageError(f"--grid has {n} settings, and {MAX_GRID} is the limit: give less values.")
-    for of in product(*values.values()):
+        raise UsageError(f"--grid has {n} settings, and {MAX_GRID} is the limit: give fewer
+    values.") for of in product(*values.values()):
         given = [f"{name}={text}" for name, text in zip(values, of, strict=True)]
         each = settings_of(argparse.Namespace(**{**vars(options), "set": [*options.set, *given]}))
         if each not in (settings, *made):
@@ -242,7 +242,7 @@ def _by_task(
 
 
 def report(result: BacktestResult, budget_days: int) -> str:
-    """Both tables, and what to read out of them."""
+    """Both tables, and how to read them."""
     days = (result.end_ms - result.begin_ms) / _DAY_MS
     period = f"{_day(result.begin_ms)} to {_day(result.end_ms)}"
     parts = [f"{period}: {days:.1f} days of settled queries."]

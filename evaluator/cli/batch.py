@@ -64,7 +64,7 @@ def replay(options: argparse.Namespace, settings: Settings) -> int:
     measures = measure_set(settings)
     rules = replay_rules_of(options, settings, measures, read, live=live, learns=settings.learns)
     learning = None
-    warnings: list[str] = []  # of what matters only if the inputs can be read
+    warnings: list[str] = []  # relevant only if the inputs can be read
     if settings.learns and read.tasks is not None:
         warnings.append(
             "--tasks: weights are learned from the queries of all tasks in one order, so there is "

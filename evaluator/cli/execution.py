@@ -29,7 +29,7 @@ Command = Callable[[argparse.Namespace, Settings], int]
 
 
 def command_of(module: str, name: str) -> Command:
-    """A command; its module is loaded now, with all that it needs."""
+    """A command; its module and its imports are loaded now."""
     function = f"{name}_" if iskeyword(name) else name.replace("-", "_")
     found: Command = getattr(import_module(f"evaluator.cli.{module}"), function)
     return found

@@ -8,7 +8,7 @@ USAGE: Final = 2
 INPUT_UNUSABLE: Final = 3
 STATE_UNUSABLE: Final = 4
 FOUND: Final = 5
-"""A check or a comparison found what it was asked to fail on."""
+"""A check or a comparison has a negative result."""
 
 _LONG_WORD: Final = re.compile(r"[^\s/]{256,}")  # longer than any part of a path
 

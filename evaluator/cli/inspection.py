@@ -1,4 +1,4 @@
-"""`inspect`: all that is known of one query."""
+"""`inspect`: one query with its messages, outcomes and values."""
 
 import argparse
 import asyncio
@@ -57,7 +57,7 @@ async def _read_source(
     sought: Sought,
     evidence: Evidence,
 ) -> None:
-    """Reads the inputs, and of Kafka the outputs in the partitions that they are in."""
+    """Reads the inputs, and in Kafka the outputs in the partitions of the query."""
     options.end = None
     rules = read_rules_of(options, settings)
     source, is_kafka = source_of(options, settings, rules)

@@ -116,7 +116,7 @@ def _require_propensities(settings: Settings) -> None:
         return
     text = (
         f"implicit_sources is {','.join(settings.implicit_sources)}, and {settings.mapping} has no "
-        "propensity in [rankings.rows], so weights would learn the order that was served. Map it"
+        "propensity in [rankings.rows], so weights would learn the served order. Map it"
     )
     if settings.learning == "auto":
         raise UsageError(f"{text}, or set learning to propose.")

@@ -30,9 +30,9 @@ from evaluator.wire.canonical import encode_document
 MAX_EPOCHS: Final = 1_000_000
 MAX_SHARE: Final = 0.9
 ALTERNATIVE_LOSS: Final = "lambdarank"
-"""The loss that is tried beside the default one."""
+"""The loss that is tried in addition to the default one."""
 ALTERNATIVE_MIN_GAIN: Final = 0.01
-"""How much better it has to be on the validation."""
+"""Improvement on the validation that it needs."""
 ALTERNATIVE_MAX_PAIRS: Final = 1 << 24
 """Pairs of candidates of a query, over all queries, up to which it is tried: seconds an epoch."""
 _NO_INTERVAL: Final = Interval(low=-1.0, high=1.0)
@@ -138,7 +138,7 @@ def _losses(history: Sequence[Epoch]) -> str:
     return "none" if first is None or last is None else f"{first:.6g} to {last:.6g}"
 
 
-# --- beside the served order ---
+# --- compared with the served order ---
 
 
 def _compared(fitted: Fitted, source: RangeSource, path: Path) -> int:

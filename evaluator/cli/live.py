@@ -211,7 +211,7 @@ async def serve(
     settings: Settings,
     options: argparse.Namespace,
 ) -> int:
-    """Serves HTTP during the work, which a signal stops; SIGHUP reloads what can be reloaded."""
+    """Serves HTTP during the work, which a signal stops; SIGHUP reloads some settings."""
     server = http_server(views, settings)
     stop_on_signals(stop)
     await server.start()
@@ -281,7 +281,7 @@ def stop_on_signals(stop: Callable[[], None]) -> None:
 
 
 def tune_interpreter() -> None:
-    """Freezes existing objects and collects less often, as batches make no cycles.
+    """Freezes existing objects and collects less often, as batches create no cycles.
 
     Other threads, which write the text of scrapes, give way to the loop after a millisecond.
     """

@@ -1,4 +1,4 @@
-"""Runs a command; loads what it needs, so that the others cost it nothing."""
+"""Runs a command; loads only the modules that the command needs."""
 
 import errno
 import os

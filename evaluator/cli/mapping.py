@@ -33,7 +33,7 @@ Show = Callable[[str], object]
 
 
 def try_(options: argparse.Namespace, settings: Settings) -> int:
-    """`evaluator mapping try`: what the mapping makes of a sample; exit 5 if it refuses records."""
+    """`evaluator mapping try`: the messages of a sample; exit 5 if the mapping refuses records."""
     if options.sample < 1:
         raise UsageError(f"--sample {options.sample} is not accepted. Give 1 or more.")
     report = asyncio.run(sampled(options.source, settings, options.sample, show=print))

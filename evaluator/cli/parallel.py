@@ -28,14 +28,14 @@ from evaluator.replay.writing import WrittenFiles
 
 MIN_BYTES: Final = 16 << 20
 MIN_RECORDS: Final = 50_000
-"""What a process has to read, by default: its start takes about a second."""
+"""Least input of a process by default, because its start takes about a second."""
 _ONE_PROCESS_OPTIONS: Final = ("samples", "openmetrics", "weights", "scorer")
 """Options that need all queries in one process."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardJob:
-    """What one process evaluates: the tasks of `bounds`, into the directory `out`."""
+    """The work of one process: the tasks of `bounds`, into the directory `out`."""
 
     options: argparse.Namespace
     settings: Settings
@@ -80,7 +80,7 @@ class Plan:
         alarms: AlarmReplay | None,
         online_learning: OnlineLearning | None,
     ) -> WrittenFiles:
-        """Evaluates and merges all shards into *results*. Raises what `replay` raises."""
+        """Evaluates and merges all shards into *results*. Raises the errors of `replay`."""
         with results:
             jobs = [
                 ShardJob(options, settings, bounds, results.hidden_place(f"shard-{n}"))
@@ -107,7 +107,7 @@ def plan_of(
     """The shards of a replay, with the ends of their logs; None: this process replays all.
 
     *pinned* replace the bounds of the logs. With *always* there is a plan for one process, too.
-    Raises UsageError, and what the source raises.
+    Raises UsageError, and errors of the source.
     """
     wanted: int | None = options.processes
     if wanted is not None and wanted < 1:

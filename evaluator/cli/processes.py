@@ -20,7 +20,7 @@ MAX_STARTS: Final = 3
 
 Report = Callable[[int], object]
 Work = Callable[[Any, Report], None]
-"""What a process does with a job; it reports its progress."""
+"""The work of a process on a job; it reports its progress."""
 
 
 @dataclass(slots=True)
@@ -38,8 +38,8 @@ class _Started:
 def in_processes(jobs: Sequence[Any], work: Work, *, n_processes: int, on_progress: Report) -> None:
     """Executes *work* on each job, in the order of the jobs and in its own process.
 
-    *work* and the jobs are pickled. What a process that died has reported is reported as negative
-    progress, and the job is started again. Raises what *work* raises, and RequestRefused if a job
+    *work* and the jobs are pickled. The progress of a process that died is reported as negative
+    progress, and its job is started again. Raises errors of *work*, and RequestRefused if a job
     died MAX_STARTS times; no process is left.
     """
     left = [(job, 1) for job in reversed(jobs)]
@@ -74,7 +74,7 @@ def _start(context: Any, work: Work, job: Any, n_starts: int) -> _Started:
 
 
 def _receive(started: _Started, on_progress: Report) -> None:
-    """Takes the messages that are there; closes the connection at its end."""
+    """Takes the available messages; closes the connection at its end."""
     messages = []
     try:
         while started.messages.poll():

@@ -35,7 +35,7 @@ def merge(options: argparse.Namespace, settings: Settings) -> int:  # noqa: ARG0
 
 
 def rules_of(merging: Merge) -> tuple[FileRules, AlarmReplay | None]:
-    """What the files of a merge are made with, from the settings in the manifests.
+    """The values from which a merge writes its files, by the settings in the manifests.
 
     Raises ConfigError or SourceUnusable.
     """

@@ -126,12 +126,12 @@ def _in_file(
 def _require_apart(
     path: Path, document: Mapping[str, Any], places: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Raises RequestRefused if meanings differ, or a topic is there twice or has no id."""
+    """Raises RequestRefused if meanings differ, or a topic occurs twice or has no id."""
     seen: set[str | None] = {None}
     for each in (document, *places):
         if each["meaning"] != document["meaning"]:
             raise RequestRefused(
-                f"{path} has another meaning: its totals were made with other settings or rules."
+                f"{path} has another meaning: its totals come from other settings or rules."
             )
         for log in LOGS:
             if each["topic_ids"][log] in seen:

@@ -1,4 +1,4 @@
-"""`verify`: checks the hashes of results, or computes all of it again."""
+"""`verify`: checks the hashes of results, or recomputes the results."""
 
 import argparse
 import hashlib
@@ -51,7 +51,7 @@ def verify(options: argparse.Namespace, settings: Settings) -> int:
         return FOUND
     how = "has the files of its manifest"
     if options.source is not None:
-        how = f"was computed again from {options.source} with the same bytes"
+        how = f"was recomputed from {options.source} with the same bytes"
         if WEIGHTS in shard.manifest.files:
             how += f", but for {WEIGHTS}: only its hash was checked"
     print(f"{options.directory} {how}; chain {shard.manifest.chain}")
@@ -59,7 +59,7 @@ def verify(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def _changed(shard: Shard) -> Iterator[str]:
-    """What is not as in the manifest, which is checked first."""
+    """Differences from the manifest, which is checked first."""
     for name, entry in (shard.manifest.tables | shard.manifest.files).items():
         path = shard.directory / name
         try:
@@ -80,8 +80,8 @@ def _compute_again(options: argparse.Namespace, given: Settings, shard: Shard) -
     document = shard.manifest.settings
     if shard.manifest.parts:
         raise UsageError(
-            f"{shard.directory} is of topics in several places. Verify the directories that it was "
-            "merged of, each with its source."
+            f"{shard.directory} is of topics in several places. Verify the directories from which "
+            "it was merged, each with its source."
         )
     for name in ("weights", "scorers"):
         if document.get(name):
@@ -138,14 +138,14 @@ def _bounds(shard: Shard) -> Bounds:
 
 
 def _differing(shard: Shard, again: Shard) -> Iterator[str]:
-    """What differs from the results that were computed again."""
+    """Differences from the recomputed results."""
     for name in sorted(shard.manifest.files.keys() & again.manifest.files.keys()):
         if shard.manifest.files[name].sha256 != again.manifest.files[name].sha256:
             pairs = zip_longest(shard.lines(name), again.lines(name))
             number = next(n for n, (old, new) in enumerate(pairs, 1) if old != new)
-            yield f"{name}: line {number} differs from what was computed again"
+            yield f"{name}: line {number} differs from the recomputed one"
     for name in sorted(again.manifest.files.keys() - shard.manifest.files.keys()):
-        yield f"{name}: missing, and computed again"
+        yield f"{name}: missing, and in the recomputed results"
     old, new = (json.loads((each.directory / MANIFEST).read_bytes()) for each in (shard, again))
     for name in _MEMBERS:
         if old.get(name) != new.get(name):

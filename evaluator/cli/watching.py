@@ -1,4 +1,4 @@
-"""What alarms watch, from settings."""
+"""The watch of the alarms, from settings."""
 
 from evaluator.cli.wiring import digest_of
 from evaluator.config import Settings
@@ -10,7 +10,7 @@ from evaluator.core.online.watched import WatchRules
 
 
 def watch_rules_of(settings: Settings, measures: MeasureSet) -> WatchRules:
-    """What is watched; *alarms* is on."""
+    """The rules of the watch; *alarms* is on."""
     known = [name for name in settings.alarm_measures if name in measures.columns]
     canonical = measures.canonical_of
     objectives = {canonical(name): value for name, value in settings.alarm_objectives}
@@ -34,7 +34,8 @@ def _pairs(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 
 
 def watch_fingerprint(settings: Settings) -> str:
-    """A hash of all that the state of the watch depends on: rules, and settings of values."""
+    """A hash of everything on which the state of the watch depends: rules, and settings of
+    values."""
     names = [name for name in settings.semantic_settings() if name not in {"measures", "segments"}]
     names += [name for name in SPECS if name.startswith("alarm_")]
     meaning: dict[str, object] = {name: getattr(settings, name) for name in names}

@@ -41,7 +41,7 @@ from evaluator.wire.weights.weights_record import Weights
 _MOST_ATTEMPTS: Final = 50
 _MOST_NAMES: Final = 10
 _OTHER_TRANSFORMS: Final = (
-    "With these settings the leader begins again, in a new epoch. Set feature_transforms to what "
+    "With these settings the leader starts over in a new epoch. Set feature_transforms to what "
     "`evaluator weights show` prints to continue."
 )
 _HEADER = ("model", "version", "epoch", "status", "of", "event time (UTC)", "evidence", "weights")
@@ -157,7 +157,7 @@ def _readable(records: Sequence[OutputRecord]) -> list[dict[str, Any]]:
 
 
 def transform_findings(connection: Connection, settings: Settings) -> list[Finding]:
-    """What of `feature_transforms` differs from the weights that are live."""
+    """Differences between `feature_transforms` and the live weights."""
     transforms = transforms_of(settings)
     try:
         records = asyncio.run(read_weights(connection, settings.written_prefix, "weights-log"))

@@ -152,7 +152,7 @@ def schema_registry_of(settings: Settings) -> "SchemaRegistry | None":
 
 
 async def comparisons_of(settings: Settings) -> "list[Comparison]":
-    """The latest schemas of the inputs beside the mapping."""
+    """The latest schemas of the inputs, compared with the mapping."""
     mapping, registry = mapping_of(settings), schema_registry_of(settings)
     if mapping is None or registry is None:
         return []
@@ -163,7 +163,7 @@ async def comparisons_of(settings: Settings) -> "list[Comparison]":
 
 
 async def compare_schemas(settings: Settings) -> None:
-    """Logs what of the latest schemas does not fit the mapping."""
+    """Logs where the latest schemas do not fit the mapping."""
     if found := await comparisons_of(settings):
         from evaluator.mapping.latest import log_comparisons  # noqa: PLC0415 - few commands map
 
@@ -171,7 +171,8 @@ async def compare_schemas(settings: Settings) -> None:
 
 
 def schemas_of(settings: Settings, connection: Connection, *, writes: bool) -> "Schemas | None":
-    """The schemas of framed records; None if there are none. A topic that is not written may lack.
+    """The schemas of framed records; None if there are none. A topic that is not written may be
+    missing.
 
     Raises MappingRefused.
     """
@@ -191,7 +192,7 @@ def schemas_of(settings: Settings, connection: Connection, *, writes: bool) -> "
 
 
 def prepare_of(schemas: "Schemas | None") -> Prepare | None:
-    """What a source calls before it delivers records."""
+    """The function that a source calls before it delivers records."""
     return None if schemas is None else schemas.prepare
 
 
@@ -274,7 +275,7 @@ def histograms_of(settings: Settings) -> tuple[str, ...]:
 def require_room_for_series(settings: Settings, where: str, instead: str) -> None:
     """Raises UsageError if the measures of one ranker exceed the limit of series."""
     measures = measure_set(settings).canonical
-    max_series = series_beside(settings.segments) // (1 + RESERVED_BLOCKS)  # one pair beside them
+    max_series = series_beside(settings.segments) // (1 + RESERVED_BLOCKS)  # of all other pairs
     if series_of_block(measures, histograms_of(settings)) > max_series:
         most = max_series // SERIES_PER_MEASURE
         raise UsageError(
@@ -300,7 +301,7 @@ def http_server(views: Views, settings: Settings) -> HttpServer:
 
 
 def new_engine(settings: Settings, measures: MeasureSet, task: int, **options: Any) -> Engine:
-    """The engine of a task; *options* are its arguments beside the settings."""
+    """The engine of a task; *options* are further arguments."""
     values = from_settings(ValueRules, settings)
     emits = Emits(offers=settings.learns, segments=segment_rules_of(settings))
     options = {"emits": emits, **options}
@@ -308,7 +309,7 @@ def new_engine(settings: Settings, measures: MeasureSet, task: int, **options: A
 
 
 def segment_rules_of(settings: Settings) -> SegmentRules:
-    """The segments of the settings, and what is summed of their levels."""
+    """The segments of the settings, and the levels and measures of their sums."""
     declared = {
         segment: frozenset(level for name, level in settings.segment_levels if name == segment)
         for segment in settings.segments
@@ -317,7 +318,7 @@ def segment_rules_of(settings: Settings) -> SegmentRules:
 
 
 def meaning_of(settings: Settings) -> str:
-    """The meaning: a hash of all that values and their sums depend on, except the inputs.
+    """The meaning: a hash of everything on which values and sums depend, except the inputs.
 
     Settings with their default are left out, so that a later version with more of them agrees.
     """
@@ -333,7 +334,7 @@ def meaning_of(settings: Settings) -> str:
 
 
 def fingerprint_of(settings: Settings) -> str:
-    """The fingerprint of a state: a hash of its meaning, and of what else its outputs contain."""
+    """The fingerprint of a state: a hash of its meaning, and of other settings of its outputs."""
     outputs = {"emit_query": settings.emit_query, "learns": settings.learns}
     return digest_of({"meaning": meaning_of(settings), **outputs})
 

@@ -51,7 +51,7 @@ def _pairs_by_name(levels: IntArray, names: Sequence[str]) -> dict[str, IntArray
 def mix_of(
     baseline: FloatArray, baseline_levels: IntArray, other: FloatArray, other_levels: IntArray
 ) -> Mix:
-    """The difference of the means of all queries of both sides, and what of it is due to the mix.
+    """The difference of the means of all queries of both sides, and its part due to the mix.
 
     Values are `[n_queries]` without NaN, of one or more queries each; levels are parallel to them
     and numbered alike on both sides.

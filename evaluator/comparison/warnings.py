@@ -88,7 +88,7 @@ def _judged_differently(n: int, common: int) -> Iterator[str]:
 
 
 def _unweighted(sources: Sequence[Evaluations], comparisons: Sequence[Comparison]) -> Iterator[str]:
-    """Of measures beside weighted clicks that count all clicks alike."""
+    """Of measures that count all clicks alike, compared together with weighted clicks."""
     weighted = dict.fromkeys(
         name for each in sources if each.manifest for name in each.manifest.weighted
     )

@@ -42,7 +42,7 @@ def measure_set(settings: Settings) -> MeasureSet:
     of_seen = {measure.canonical for _, measure in measures.of_seen}
     if of_seen and settings.silence != "zero":
         raise ConfigError(
-            f"measures: {', '.join(sorted(of_seen))} is of what users have seen, and silence is "
+            f"measures: {', '.join(sorted(of_seen))} needs exposed candidates, and silence is "
             "unjudged. Set silence to zero, and send exposed or exposed_top in rankings."
         )
     judging = (settings.gate_measure, *dict(settings.gate_guardrails)) if settings.learns else ()
@@ -58,7 +58,7 @@ def measure_set(settings: Settings) -> MeasureSet:
         raise ConfigError(
             "implicit_sources has clicks, which are learned from with weights (label_mode is sum), "
             f"and gate_measure {settings.gate_measure} counts all clicks alike, so it would reject "
-            "what is learned. Set gate_measure to ips_dcg@10, and add it to measures."
+            "the learned weights. Set gate_measure to ips_dcg@10, and add it to measures."
         )
     _refuse_above_one(settings, measures)
     return measures

@@ -231,9 +231,8 @@ class Settings:
     segment_levels: tuple[tuple[str, str], ...] = _measure(
         (),
         LEVELS,
-        "levels that always have sums of their own, beside the 1,000 with the smallest hashes "
-        "([segments](segments.md))",
-        example="locale=de,device=mobile",
+        "levels that always have sums of their own, in addition to the 1,000 with the smallest
+        hashes " "([segments](segments.md))", example="locale=de,device=mobile",
     )
     segment_measures: tuple[str, ...] = _measure(
         (),
@@ -296,7 +295,7 @@ class Settings:
     feature_transforms: tuple[tuple[str, str], ...] = _learning(
         (),
         TRANSFORMS,
-        "what is done with features before weights are learned and applied "
+        "transforms of features, before weights are learned and applied "
         "([transforms](learning.md#transforms))",
         example="price=log1p,age=clip:0:30",
     )

@@ -1,4 +1,4 @@
-"""What is written about an alarm, for the page, `/status` and `evaluator alarms list`."""
+"""The summary of an alarm, for the page, `/status` and `evaluator alarms list`."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -34,12 +34,12 @@ def alert_of(name: SeriesName) -> str:
 
 
 def carrier_text(carrier: Carrier) -> str:
-    """The level, or what else carries a drop."""
+    """The name of a carrier: a level, or another cause."""
     return f"{carrier.segment}={carrier.level}" if carrier.segment else carrier.level
 
 
 def alarm_sentence(name: SeriesName, alarm: Alarm, unverifiable: str = "") -> str:
-    """What fell, to which level, by how much below which reference, since when, where, and why.
+    """The summary of an alarm: series, level, drop, reference, onset, carriers and cause.
 
     The figures are those of the window that began the alarm. *unverifiable* names the cause why
     its values may not be comparable.
@@ -115,7 +115,7 @@ def _percent(share: float) -> str:
 
 
 def _pair(alarm: Alarm) -> str:
-    """Whether the pair fell too, by half of the drop or more; nothing if that is not known.
+    """Whether the pair fell too, by half of the drop or more; empty if that is unknown.
 
     It fell if that and any fall at all are both beyond chance.
     """

@@ -28,7 +28,7 @@ class LeaderAlarms:
     """Watches settled queries while this process is the leader.
 
     Args:
-        rules: what is watched.
+        rules: the watched series.
         state: its stored state; it follows the topic `weights` also while another process leads.
     """
 
@@ -138,7 +138,7 @@ def _last_offset(record: Watched) -> int:
 
 
 def _from(record: Watched, offset: int) -> list[WatchedQueries | WatermarkRecord]:
-    """What is at an offset or after it."""
+    """The part of a record from an offset on."""
     if isinstance(record, WatchedQueries):
         left = record.rows(slice(int(np.searchsorted(record.offsets, offset)), None))
         return [left] if len(left.ns) else []

@@ -126,7 +126,7 @@ def _interpolated(lists: JudgedLists, levels: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ThresholdCurve:
-    """What keeping all candidates with a score of at least a threshold gives, over all queries.
+    """Results of keeping all candidates with a score of at least a threshold, over all queries.
 
     `threshold`, `kept` and `hits` are `[n_thresholds]`, the highest threshold first: each different
     score, the candidates at or above it, and the relevant ones among them. `n_relevant` and
@@ -225,8 +225,8 @@ def thresholds(
 ) -> ThresholdCurve:
     """Precision, recall, false positive rate and F over thresholds of the score.
 
-    All queries are put together, so scores must mean the same in each. An unjudged candidate is not
-    relevant, or left out with *judged_only*.
+    All queries are taken together, so scores must be comparable between them. An unjudged candidate
+    is not relevant, or left out with *judged_only*.
 
     Args:
         qrels: as in `evaluate`.

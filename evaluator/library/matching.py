@@ -1,4 +1,4 @@
-"""Which queries of qrels and a run count, and what is reported of the others."""
+"""The queries of qrels and a run that count, and the report on the others."""
 
 import inspect
 import warnings

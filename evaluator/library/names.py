@@ -31,7 +31,7 @@ _SAME: Final = {
     "alpha_nDCG": "alpha_ndcg",
     "StRecall": "subtopic_recall",
 }
-"""Our measure of the same meaning, by the names of others."""
+"""The measure here with the same meaning, by the names of other programs."""
 
 _OTHER: Final = {
     "hits": "it counts candidates; hit@k is 1 if one of them is relevant, and r@k their share",
@@ -52,7 +52,7 @@ _OTHER: Final = {
     "iprec_at_recall": "precision_at_recall() has it at all levels of recall",
     "IPrec": "precision_at_recall() has it at all levels of recall",
 }
-"""What differs, and our nearest measure, by the names of others."""
+"""The difference, and the nearest measure here, by the names of other programs."""
 
 _FORM: Final = re.compile(
     r"(?P<name>[A-Za-z][A-Za-z_-]*?)(?:\((?P<arguments>[^()]*)\))?"
@@ -72,7 +72,7 @@ class _Foreign(NamedTuple):
 
 
 def own_name(spelling: str) -> str:
-    """Our name of a measure of trec_eval, ir_measures or ranx; any other text as it is.
+    """The name here of a measure of trec_eval, ir_measures or ranx; any other text unchanged.
 
     Raises:
         UnknownMeasureError: for a measure of theirs that has no equal here; names the nearest.

@@ -80,7 +80,7 @@ def unfit(answer: Answer, mapping: LogMapping) -> str | None:
 def _types_at(
     schema: Any, names: Mapping[str, Any], steps: tuple[Step, ...], known: _Known
 ) -> set[Type]:
-    """The types of what a path can find but null; *known* are those of named types."""
+    """The types other than null that a path can find; *known* are those of named types."""
     if isinstance(schema, list):
         return set().union(*(_types_at(each, names, steps, known) for each in schema))
     kind = schema["type"] if isinstance(schema, dict) else schema

@@ -41,7 +41,7 @@ _SCHEMAS: Final[Mapping[str, Sequence[tuple[str, ...]]]] = {
     "avro": [("registry",)],
     "protobuf": [("registry",), ("descriptor_set", "message")],
 }
-"""The members that formats need beside them: one of these lists."""
+"""Further members that formats need: one of these lists."""
 MAX_DESCRIPTOR_BYTES: Final = 16 << 20
 
 _OF_TABLE: Final = (
@@ -60,7 +60,7 @@ _OF_TABLE: Final = (
 )
 
 _PLACES: Final = frozenset({"topic", "registry", "descriptor_set"})
-"""Members that do not change what a record means."""
+"""Members that do not change the meaning of a record."""
 
 _FORMS: Final = 'a path, a list of paths, or { path = "...", const, unit, add, table }'
 
@@ -70,7 +70,7 @@ class MappingRefused(RequestRefused):
 
 
 class MappingDocument(NamedTuple):
-    """A checked mapping file, and the hash of what it means."""
+    """A checked mapping file, and the hash of its meaning."""
 
     logs: Mapping[Log, LogMapping]
     hash: str
@@ -366,7 +366,7 @@ class _Reader:
 
 
 def _meaning_of(table: dict[str, Any], mapping: LogMapping) -> dict[str, Any]:
-    """What is hashed: the members of a table, and the files and functions that they name."""
+    """The hashed content: the members of a table, and the files and functions that they name."""
     meaning = {name: value for name, value in table.items() if name not in _PLACES}
     if "function" in table:
         meaning["package"] = _package_of(table["function"])

@@ -1,4 +1,4 @@
-"""Types of the Protobuf fields that paths name, beside what the members of a mapping take."""
+"""Types of the Protobuf fields that paths name, and their check against a mapping."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -21,7 +21,7 @@ WRAPPERS: Final = {
 
 
 def require_types(mapping: LogMapping, root: str, messages: Messages) -> None:
-    """Refuses a path of a member that never finds what it takes. Raises SchemaUnusable.
+    """Refuses a path with a type that its member never takes. Raises SchemaUnusable.
 
     Paths begin in the message *root*, and name fields that exist.
     """
@@ -66,7 +66,7 @@ class _Fields:
         self._root, self._messages = root, messages
 
     def found(self, steps: Sequence[Step]) -> tuple[str, bool]:
-        """The type of what a path finds, and whether it is repeated. Raises SchemaUnusable."""
+        """The type that a path finds, and whether it is repeated. Raises SchemaUnusable."""
         kind, is_array, field = self._root, False, None
         for at, step in enumerate(steps):
             if isinstance(step, int) and is_array:

@@ -1,4 +1,4 @@
-"""What the members of a mapping take of the types of a schema, in the words of Protobuf."""
+"""Types of a schema that members of a mapping take, under their names in Protobuf."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
@@ -28,7 +28,7 @@ TypesAt = Callable[[Sequence[Step]], Collection[Type]]
 
 
 def takes(member: Member) -> tuple[frozenset[str], str]:
-    """The types that a member takes, and what is needed in words."""
+    """The types that a member takes, and a text for them."""
     if member.table is not None:
         return _IN_TABLES, "a text, an integer, an enum or a boolean for its table"
     if member.kind == TIME and member.unit == "iso":
@@ -39,7 +39,7 @@ def takes(member: Member) -> tuple[frozenset[str], str]:
 def refusal(
     member: Member, path: Path, found: Type, *, is_array: bool, named: str = ""
 ) -> str | None:
-    """Why a member never takes what its path finds; *named* if its type has another name."""
+    """The reason why a member never takes the type of its path; *named* is its other name."""
     kinds, needed = takes(member)
     kind, found_array = found
     if kind == _TIMESTAMP and member.kind == TIME and member.table is None:
@@ -57,7 +57,7 @@ def misfit(mapping: LogMapping, types_at: TypesAt) -> str | None:
 
     Args:
         mapping: of the topic; other schemas may be in it, whose records are left out.
-        types_at: the types of what a path can find.
+        types_at: the types that a path can find.
     """
     before: tuple[Step, ...] = ("after",) if mapping.envelope == "debezium" else ()
     rows = before

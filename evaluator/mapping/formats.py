@@ -52,7 +52,7 @@ def texts_of(mapping: LogMapping, answers: Mapping[str, Answer]) -> FramedTexts 
 
 
 def unfit(answer: Answer, mapping: LogMapping) -> str | None:
-    """Why no record of a schema can give a message, if it is known. Raises SchemaUnusable."""
+    """The reason why no record of a schema can give a message, if known. Raises SchemaUnusable."""
     why: str | None = _module_of(mapping.format).unfit(answer, mapping)
     return why
 

@@ -1,4 +1,4 @@
-"""Records with a schema as JSON of the members that paths name, which a plan maps then.
+"""Records with a schema as JSON of the members that paths name, for a plan.
 
 The compiled part is sound, not complete: `avro.py` and `protobuf.py` decode the records that it
 refuses.
@@ -136,7 +136,7 @@ class FramedTexts:
         return replace(records, values=ByteStrings(bytes(buffer) or b"\0", starts, sizes))
 
     def _frames(self, records: Records) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """What the frame of each record names, as a number, and the size of the frame."""
+        """The schema that each frame names, as a number, and the size of the frame."""
         values = records.values
         data, at = np.frombuffer(values.buffer, np.uint8), np.arange(_HEAD)
         places = np.minimum(np.maximum(values.starts, 0)[:, None] + at, len(data) - 1)

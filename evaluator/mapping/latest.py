@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 
 class Comparison(NamedTuple):
-    """What is known of the schema that is the latest of a subject."""
+    """The comparison of the latest schema of a subject with a mapping."""
 
     subject: str
     severity: Literal["ok", "warning", "error"]
@@ -30,7 +30,7 @@ class Comparison(NamedTuple):
 async def comparisons(
     registry: Registry, mappings: Collection[LogMapping], topics: Mapping[Log, str]
 ) -> list[Comparison]:
-    """The latest schema of each topic with framed records, beside its mapping.
+    """Compares the latest schema of each topic with framed records with its mapping.
 
     The subject is that of TopicNameStrategy, the default of serializers.
     """
@@ -63,7 +63,7 @@ async def _compared(registry: Registry, mapping: LogMapping, subject: str) -> Co
 
 
 def log_comparisons(found: Collection[Comparison]) -> None:
-    """Logs what does not fit, and what is not known."""
+    """Logs schemas that do not fit, and those that are not compared."""
     for each in found:
         if each.severity == "error":
             log.error("schema_does_not_fit", subject=each.subject, error=each.what)

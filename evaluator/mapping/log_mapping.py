@@ -12,7 +12,7 @@ _GROUPS: Final = frozenset({*RANKING_GROUPS, *ROW_GROUPS})
 
 
 class Member(NamedTuple):
-    """Where a member of a message comes from.
+    """The source of a member of a message.
 
     The first of `paths` that is not missing counts; with `const` there are none.
     """

@@ -57,15 +57,15 @@ class CanonicalSink(Sink, Protocol):
     """The canonical topics and the dead letters."""
 
     def lane(self, output: Log, key: bytes) -> tuple[Output, int]:
-        """Where records of a key are written."""
+        """The lane for records of a key."""
 
     def letter_lane(self, partition: int) -> tuple[Output, int]:
-        """Where dead letters of a partition are written."""
+        """The lane for dead letters of a partition."""
 
 
 @dataclass(slots=True)
 class Reading:
-    """A partition of this member: what was emitted, acknowledged and committed."""
+    """A partition of this member: its emitted, acknowledged and committed positions."""
 
     place: tuple[int, int]  # offset and clock after the last emitted record
     acknowledged: tuple[int, int]
@@ -152,7 +152,7 @@ class Mapper:
         }
 
     def stop(self) -> None:
-        """Ends `run` after what was emitted is acknowledged and committed, or after a timeout."""
+        """Ends `run` after emitted records are acknowledged and committed, or after a timeout."""
         if not self._stopping.is_set() and self._stop_timeout is not None:
             self._stop_timeout.reschedule(asyncio.get_running_loop().time() + STOP_TIMEOUT_SECONDS)
         self._stopping.set()
@@ -318,7 +318,8 @@ class Mapper:
     # Acknowledgements and commits
 
     async def _settle(self, timeout_seconds: float = 1.0) -> None:
-        """Notes what is acknowledged; waits if too much is not. Raises errors of the sink."""
+        """Notes acknowledged records; waits if too many are unacknowledged. Raises errors of the
+        sink."""
         if len(self._emitted) >= MAX_UNACKNOWLEDGED:
             self._source.stay_in_group()
             await asyncio.wait([self._emitted[0][0]], timeout=timeout_seconds)
@@ -340,7 +341,7 @@ class Mapper:
             await self._commit(drained=True)
 
     async def _commit(self, *, drained: bool = False) -> None:
-        """Commits what is acknowledged, and all positions at longer intervals."""
+        """Commits acknowledged positions, and all positions at longer intervals."""
         self._committed_at = now = time.monotonic()
         every = drained or now - self._refreshed_at >= REFRESH_SECONDS
         changed = {

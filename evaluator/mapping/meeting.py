@@ -11,13 +11,13 @@ Partitioners = Mapping[str, Callable[[bytes, int], int]]
 COPY: Final = "`evaluator map --mapping FILE --source kafka://HOST:PORT --to rankings,judgments`"
 """The command that copies records into topics that fit."""
 REMEDY: Final = (
-    "Key both topics by what trace_id is, with one partitioner and one partition count, or copy "
-    f"them with {COPY}."
+    "Key both topics by the source of trace_id, with one partitioner and one partition count, or
+    copy " f"them with {COPY}."
 )
 
 
 class Verdict(NamedTuple):
-    """What a sample shows, and what to do about it."""
+    """A finding of a sample, and its remedy."""
 
     severity: Literal["ok", "warning", "error"]
     what: str
@@ -26,7 +26,7 @@ class Verdict(NamedTuple):
 
 @dataclass(slots=True)
 class Placement:
-    """Where the messages of one topic are.
+    """The partitions of the messages of one topic.
 
     `partitions` are those of each trace. Of the `n_keys` messages with a key, each of `fitting` is
     the number that one partitioner explains; `n_keyed` of them have their trace_id as key.

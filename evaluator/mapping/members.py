@@ -43,7 +43,7 @@ class RecordRefused(Exception):
 
     @classmethod
     def at(cls, name: str, root: Any, steps: Steps, needed: str) -> "RecordRefused":
-        """The refusal of what a path finds."""
+        """The refusal of a value at a path."""
         return cls(lambda: f"{name}: {found(root, steps)}; needed: {needed}")
 
 
@@ -81,7 +81,7 @@ def merge(into: Tree, other: Tree) -> None:
 
 
 def walkers(paths: Collection[Steps]) -> dict[Steps, Getter]:
-    """Getters of what paths find in a decoded record."""
+    """Getters of the values at paths in a decoded record."""
     return {steps: _walker(steps) for steps in paths}
 
 
@@ -93,7 +93,7 @@ def _walker(steps: Steps) -> Getter:
 
 
 def getter_of(path: Path, getters: Mapping[Steps, Getter]) -> RecordGetter:
-    """What a path finds in a decoded record, its key or its headers."""
+    """The value at a path in a decoded record, its key or its headers."""
     if path.part == "header":
         return lambda _, record: record.header(str(path.steps[0]))
     if path.part == "key":

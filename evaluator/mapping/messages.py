@@ -186,7 +186,7 @@ class _Rules:
             raise RecordRefused(lambda: self._refusals(refusal, root, record)) from None
 
     def _refusals(self, first: RecordRefused, root: Any, record: Record) -> str:
-        """Why a record is refused: also by members that were not read after the first one."""
+        """Reasons of a refusal, also of members that were not read after the first one."""
         found = [first.detail()]
         for scalar in self._scalars.values():
             try:

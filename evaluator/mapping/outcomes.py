@@ -1,4 +1,4 @@
-"""What the mapping of a record gives."""
+"""Results of the mapping of a record."""
 
 import re
 from collections.abc import Iterable, Iterator

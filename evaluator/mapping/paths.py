@@ -1,4 +1,4 @@
-"""Paths of a mapping: where a value is in a record, and what a path finds."""
+"""Paths of a mapping: the place of a value in a record, and the value there."""
 
 import re
 from collections.abc import Sequence
@@ -70,7 +70,7 @@ def written(steps: Sequence[Step]) -> str:
 
 
 def walked(value: Any, steps: Sequence[Step]) -> Any:
-    """What a path finds in decoded JSON; None if it is missing.
+    """The value at a path in decoded JSON; None if it is missing.
 
     >>> walked({"a": [{"b": 1}]}, ("a", 0, "b")), walked({"a": "x"}, ("a", "b"))
     (1, None)
@@ -99,7 +99,7 @@ def shown(value: Any) -> str:
 
 
 def found(value: Any, steps: Sequence[Step]) -> str:
-    """What a path finds, or where it ends, for an operator.
+    """The value at a path, or the place where the path ends, for an operator.
 
     >>> found({"a": {"b": "x"}}, ("a", "b", "c")), found({"a": {}}, ("a", "b"))
     ('a.b.c is missing, because a.b is "x"', 'a.b is missing')

@@ -41,7 +41,7 @@ _OF_KEY, _OTHERWISE = -1, -2
 
 
 class _Unplanned(Exception):
-    """The mapping needs what the compiled mapper does not have."""
+    """The compiled mapper does not support the mapping."""
 
 
 @dataclass(slots=True)

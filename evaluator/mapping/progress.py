@@ -1,4 +1,4 @@
-"""What members of a mapping group commit: offsets, and with them clocks and ids of the topics."""
+"""Commits of the members of a mapping group: offsets with clocks and ids of the topics."""
 
 import time
 from collections import Counter

@@ -49,7 +49,7 @@ def compiled(answer: Answer, mapping: LogMapping) -> Decode:
 
 
 def unfit(answer: Answer, mapping: LogMapping) -> str | None:
-    """Why no message of a schema can give what is needed: of the nearest. Raises SchemaUnusable."""
+    """The reason why no message of a schema fits, for the nearest one. Raises SchemaUnusable."""
     types, indexes_of = types_in_answer(answer)
     tree = tree_of(mapping)
     whys: list[tuple[int, str]] = []

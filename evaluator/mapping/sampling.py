@@ -1,4 +1,4 @@
-"""What a mapping makes of a sample of records, for an operator."""
+"""The results of a mapping on a sample of records, for an operator."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -86,7 +86,7 @@ class LogSample:
 
 
 class SampleReport:
-    """Maps records one by one and counts what they become.
+    """Maps records one by one and counts the results.
 
     A topic without a mapping has messages. *partitioners* are those that may have placed the keys,
     none for files; *answers* has the schemas by id.
@@ -222,7 +222,7 @@ class SampleReport:
         return n_met, len(pairs), len(pairs & rankings.pairs)
 
     def faults(self) -> Iterator[Verdict]:
-        """What makes a mapping useless, although its messages are valid."""
+        """Defects that make a mapping useless although its messages are valid."""
         rankings, judgments = (self.logs[log] for log in LOGS)
         for log, sample in self.logs.items():
             if sample.in_other_unit is not None:

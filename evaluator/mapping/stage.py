@@ -40,7 +40,7 @@ INDEX_BITS: Final = 10
 """A message of a record that may give several has the offset (offset << INDEX_BITS) + index."""
 
 Original = tuple[bytes | None, int | None, bytes | None, list[tuple[str, bytes | None]], int]
-"""What a dead letter needs: value, its size if it was truncated, key, headers, index.
+"""Data of a dead letter: value, its size if it was truncated, key, headers, index.
 
 The value is None for one of several messages: its dead letter has the message.
 """
@@ -64,8 +64,8 @@ class _Batch:
 class Stage:
     """Maps the records of one log.
 
-    Decoded columns have canonical messages as values. Their keys have what dead letters need of
-    the original record, until `restored`.
+    Decoded columns have canonical messages as values. Until `restored`, their keys have the data of
+    the original records for dead letters.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ _DIGITS: Final = re.compile(r"-?[0-9]{1,40}", re.ASCII)
 
 
 class Unfit(Exception):
-    """A value that a member does not take; the text says what it takes."""
+    """A value that a member does not take; the text has the accepted form."""
 
 
 def text(value: Any) -> str:

@@ -64,7 +64,7 @@ class Delays(NamedTuple):
 
 @dataclass(slots=True)
 class Track:
-    """What happened to a series."""
+    """The results of a series."""
 
     name: SeriesName
     n_queries: int = 0

@@ -1,4 +1,4 @@
-"""`evaluator inspect`: all that is known of one query."""
+"""`evaluator inspect`: one query with its messages, outcomes and values."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""`verify`: hashes of results, and all of it computed again."""
+"""`verify`: hashes of results, and recomputed results."""
 
 import hashlib
 import json
@@ -97,7 +97,7 @@ def test_what_another_input_changes_is_named(root, tmp_path, capsys):
     assert verify(root / "1", "--source", f"file://{tmp_path / 'logs'}") == 5
     out = capsys.readouterr().out
     assert "totals.json: line" in out
-    assert "settled.ndjson: line 4 differs from what was computed again" in out
+    assert "settled.ndjson: line 4 differs from the recomputed one" in out
     lines = path.read_bytes().splitlines()
     path.write_bytes(b"\n".join(lines[:-5]))
     assert verify(root / "1", "--source", f"file://{tmp_path / 'logs'}") == 5

@@ -177,7 +177,7 @@ def test_gaps_that_nobody_asks_about_any_more_are_dropped():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"measures": ("mrr", "ctr@5")}, "ctr@5 is of what users have seen, and silence is unjudg"),
+        ({"measures": ("mrr", "ctr@5")}, "ctr@5 needs exposed candidates, and silence is unjudg"),
         ({"measures": ("abandoned",)}, "Set silence to zero"),
         (
             {
@@ -196,5 +196,5 @@ def test_measures_of_what_was_seen_are_refused_where_they_cannot_be(settings, wo
 
 
 def test_the_library_has_no_such_measures():
-    with pytest.raises(ValueError, match="ctr@5 needs what users have seen"):
+    with pytest.raises(ValueError, match="ctr@5 needs the exposure of candidates"):
         evaluate({"q": {"a": 1}}, {"q": {"a": 1.0}}, ["ctr@5"])

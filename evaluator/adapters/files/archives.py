@@ -29,7 +29,7 @@ from evaluator.version import how_to_install
 from evaluator.wire.records import MAX_MESSAGE_BYTES, Records
 
 MAX_GAPS: Final = 1_000
-"""Gaps of one partition that are listed; the last one then reaches over all later ones."""
+"""Most gaps listed for one partition; the last one then extends over all later ones."""
 _SUFFIX: Final = r"(?:\.(?:json|ndjson|jsonl)(?:\.gz|\.zst)?|(?:\.[a-z0-9]{1,10})?\.parquet)"
 
 _Rows = list[bytes] | list[StoredRecord]

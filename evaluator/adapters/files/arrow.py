@@ -45,7 +45,7 @@ class SortedRange:
         return self._task + 1
 
     async def bounds(self, log: Log, partition: int) -> tuple[int, int]:  # noqa: ARG002  # of all logs
-        """Known after the log was read."""
+        """Available after the log has been read."""
         return UNKNOWN_START, UNKNOWN_END
 
     async def seek_hint(self, log: Log, partition: int, record_timestamp_ms: int) -> int:  # noqa: ARG002  # read from the start
@@ -80,7 +80,7 @@ class SortedRange:
         """Batches belong to the caller."""
 
     def _pull(self) -> bool:
-        """Takes the next batch; whether there was one."""
+        """Takes the next batch; returns whether there was one."""
         from pyarrow import compute  # noqa: PLC0415 - an extra
 
         batch = next(self._batches, None)

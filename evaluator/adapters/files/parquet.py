@@ -10,7 +10,7 @@ _RAW: Final = frozenset({"key", "value", "topic", "partition", "offset", "timest
 """Columns of a table of raw records; one more, `timestampType`, is written by Spark."""
 _BUFFER_BYTES: Final = 1 << 20
 _STEP: Final = 64
-"""Rows that are decoded at once: nothing in a file bounds the size of a row before that."""
+"""Rows that are decoded at once: the size of a row is unknown before that."""
 
 
 class StoredRecord(NamedTuple):

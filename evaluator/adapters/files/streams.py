@@ -90,7 +90,7 @@ _SUFFIXES: Final = {".gz": "gzip", ".zst": "zstd"}
 
 
 def _require_compression(begin: bytes, path: Path | str, named: str) -> None:
-    """Raises SourceUnusable if a file that begins so has another compression than its name."""
+    """Raises SourceUnusable if the compression of a file differs from the one in its name."""
     found = compression_of(begin)
     is_text = begin.lstrip().startswith(b"{")
     if found == named or not (found or (named and is_text)):

@@ -1,4 +1,4 @@
-"""What is wrong with a process, one sentence each, at the limits of the alerts.
+"""Problems of a process, one sentence each, at the limits of the alerts.
 
 An alert of Prometheus covers all workers and waits before it fires; a problem is one of this
 process, at this moment. Both have the same name, severity and runbook.
@@ -62,7 +62,7 @@ class Recent:
         return {path: n - before.get(path, 0) for path, n in counts.items()}
 
     def is_stalled(self, view: TaskView, *, now_ms: int) -> bool:
-        """Whether the watermark of a task is where it was STALL_MS ago."""
+        """Whether the watermark of a task is the same as STALL_MS ago."""
         then = self._before(now_ms)
         return then is not None and then.watermarks_ms.get(view.task, -1) == view.watermark_ms
 

@@ -40,7 +40,7 @@ CLEANUP: Final[Mapping[str, str]] = {
     SCHEMAS: "compact",
 }
 FURTHER_SETTINGS: Final[Mapping[str, Mapping[str, str]]] = {
-    # Only closed segments are compacted, and readers read all records that are left. A broker
+    # Only closed segments are compacted, and readers read all remaining records. A broker
     # answers a probe of its clock only in a topic with its own timestamps.
     "checkpoints": {
         "segment.bytes": str(16 << 20),
@@ -348,7 +348,7 @@ def partitions_command(connection: Connection, topic: str, partitions: int) -> s
 
 
 def longer_retention_command(connection: Connection, topic: str, needed_ms: int) -> str:
-    """The command that makes a topic keep records for a day more than is needed."""
+    """The command that sets the retention of a topic to a day more than is needed."""
     return configs_command(connection, topic, f"retention.ms={needed_ms + DAY_MS}")
 
 

@@ -1,4 +1,4 @@
-"""Fetches of aiokafka, unpacked to columns; like aiokafka_internals.py, this depends on its inside.
+"""Fetches of aiokafka, unpacked to columns; like aiokafka_internals.py, this depends on internals.
 
 aiokafka makes an object of every record. For consumers of the inputs, record batches are read by
 the compiled reader instead, and compressed ones are unpacked with a limit. All other batches, and
@@ -36,7 +36,7 @@ _FLAGS: Final[dict[Any, int]] = {
     kept_to_map: record_sets.IS_FOREIGN,
     kept_whole: record_sets.IS_FOREIGN | record_sets.IS_WHOLE,
 }
-"""How to read records, by the deserializer of their values."""
+"""Ways to read records, by the deserializer of their values."""
 _LENGTH: Final = slice(8, 12)
 _FIRST: Final = slice(8)
 _LAST_DELTA: Final = slice(23, 27)
@@ -57,7 +57,7 @@ def replace_unpacking() -> None:
 def columns_of(
     rows: list[Any], *, is_foreign: bool = False, is_whole: bool = False
 ) -> RecordColumns:
-    """Rows of aiokafka; keys and values that are too large are cut, but no whole values."""
+    """Columns of rows of aiokafka; too large keys are cut, and values unless *is_whole*."""
     max_bytes = MAX_RECORD_BYTES if is_foreign else MAX_MESSAGE_BYTES
     values = [row.value if is_whole else kept(row.value, max_bytes) for row in rows]
     return RecordColumns(

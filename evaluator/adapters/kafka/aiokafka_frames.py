@@ -1,4 +1,4 @@
-"""Answers to fetches, received where they are decoded; this depends on aiokafka's inside.
+"""Fetch responses, received into the buffer of the decoder; depends on internals of aiokafka.
 
 aiokafka receives chunks of at most 256 KiB, pauses and resumes the socket for each of them, and
 copies an answer four times. Here the rest of a long answer is received into the array that keeps
@@ -33,8 +33,8 @@ class FrameProtocol(conn.AIOKafkaProtocol, asyncio.BufferedProtocol):  # type: i
     ) -> None:
         super().__init__(closed, reader, loop=loop)
         self._chunk = memoryview(bytearray(_CHUNK_BYTES))
-        self._rest: Frame = self._chunk[:0]  # what of a frame has not been received
-        self._n_unread = 0  # bytes that the reader has
+        self._rest: Frame = self._chunk[:0]  # bytes of a frame that are not received yet
+        self._n_unread = 0  # bytes in the reader
         self._received: asyncio.Future[None] = loop.create_future()
         self._read_short = reader.readexactly
         reader.readexactly = self._read  # type: ignore[assignment,method-assign] # what it returns is read only

@@ -17,10 +17,10 @@ from evaluator.ports import SourceUnusable
 from evaluator.wire.reading import UNREADABLE, Count
 
 MAX_CLAIMS: Final = 1_000
-"""Claims of one member that the group gets: the furthest."""
+"""Most claims that a member sends to the group: the furthest ones."""
 
 Claims = Mapping[int, int]
-"""How far the stores of a member reach, by task: the sum of both positions, above 0."""
+"""Progress of the stores of a member by task: the sum of both positions, above 0."""
 
 
 def shared_out(tasks: Sequence[int], claims: Mapping[str, Claims]) -> dict[str, list[int]]:
@@ -112,7 +112,7 @@ class StoreAssignor(RangeAssignor):  # type: ignore[misc] # untyped in the libra
 
 
 class _UserData(msgspec.Struct):
-    """What a member sends to its leader, and gets back from it."""
+    """User data that a member sends to the leader of its group, and gets from it."""
 
     claims: dict[Count, Count] = {}
     rejoins: Count = 0
@@ -122,7 +122,7 @@ class _UserData(msgspec.Struct):
 
 
 def _read(user_data: bytes | None) -> _UserData:
-    """User data of any member; without content if it is not of this assignor."""
+    """User data of any member; empty if it belongs to another assignor."""
     try:
         return msgspec.json.decode(user_data or b"{}", type=_UserData)
     except UNREADABLE:

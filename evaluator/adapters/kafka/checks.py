@@ -1,4 +1,4 @@
-"""Checks of brokers, topics and rights, and of the retention of the inputs beside a worker."""
+"""Checks of brokers, topics and rights; a worker's watch on the retention of the inputs."""
 
 import asyncio
 import contextlib

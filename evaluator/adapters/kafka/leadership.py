@@ -160,7 +160,7 @@ class KafkaLeadership:
     async def _compare_meaning(self) -> None:
         """Raises SourceUnusable if workers have another meaning, as far as this user may see them.
 
-        Else the leader would ignore all that they settle.
+        Otherwise the leader would ignore all queries that they settle.
         """
         members = list[tuple[str, bytes]]()
         with contextlib.suppress(SourceUnusable):  # no right: a leader needs none on their group

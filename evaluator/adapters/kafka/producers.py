@@ -40,7 +40,7 @@ REQUEST_BYTES: Final = 64 * 1024 * 1024
 """More than any topic accepts in a record: the limit of the topic applies."""
 CLOSE_TIMEOUT_SECONDS: Final = 1.0
 MAX_GROUPS: Final = 1_000
-"""Groups of leaders that are described."""
+"""Most groups of leaders that are described."""
 LOG_APPEND_TIME: Final = 1
 """The protocol's number for timestamps that the broker has set."""
 _FENCED: Final = (kafka_errors.ProducerFenced, kafka_errors.InvalidProducerEpoch)
@@ -94,8 +94,8 @@ async def _require_no_other(
 ) -> None:
     """Raises SourceUnusable if the leader of another group is running, as far as this user may see.
 
-    It has another transactional id, so it would not be fenced. While a group assigns, nobody sees
-    what its members read: such groups are described again for a session.
+    It has another transactional id, so it would not be fenced. While a group assigns, subscriptions
+    are not visible: such groups are described again for a session.
     """
     own, suffix = leader_group(group_id), leader_group("")
     deadline = time.monotonic() + session_timeout_ms / 1000

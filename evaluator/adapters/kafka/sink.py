@@ -217,7 +217,8 @@ class KafkaSink:
             batch.emission.acknowledged.set_result(None)
 
     def _shrink(self, lane: Lane, queue: deque[Batch]) -> None:
-        """Replaces the head, which the topic refuses as too large, by something smaller."""
+        """Replaces the head, which the topic refuses as too large, by smaller batches or
+        records."""
         batch = queue[0]
         if len(batch.records) > 1:
             middle = len(batch.records) // 2
@@ -240,7 +241,7 @@ class KafkaSink:
             queue[0] = Batch((smaller,), batch.n_bytes, batch.emission)
 
     def letter_lane(self, partition: int) -> Lane:
-        """Where dead letters about a partition are written."""
+        """The lane of dead letters about a partition."""
         return "dead-letters", partition
 
     def _log_refusal(self, topic: str, record: OutputRecord) -> None:

@@ -55,7 +55,7 @@ NO_TIMESTAMP: Final = -1
 REJOIN_SECONDS: Final = 2.0
 
 ClaimsOfTopics = Callable[[Mapping[Log, str]], Claims]
-"""How far the stores of a process reach that are of the topics with these ids."""
+"""Progress of the stores of a process for the topics with these ids."""
 
 
 class KafkaSource(PartitionReader):
@@ -120,7 +120,7 @@ class KafkaSource(PartitionReader):
         self._member.join(consumer, n_partitions)
 
     def _store_claims(self) -> Claims:
-        """How far the stores of this process reach, sent to the group whenever it assigns."""
+        """Progress of the stores of this process, sent to the group whenever it assigns."""
         return {} if self._claims is None else self._claims(self._topic_ids)
 
     def _compare_count(self, count: int) -> None:

@@ -16,7 +16,7 @@ from evaluator.wire.state.checkpoint import checkpoint_key
 
 
 async def inspect_workers(connection: Connection, group: GroupSettings) -> list[Finding]:
-    """What is wrong with a start in this group now; nothing if the brokers cannot be asked."""
+    """Findings about a start in this group now; none if the brokers do not answer."""
     topics = list(input_topics(group.topic_prefix, connection).values())
     try:
         async with requests(connection) as asking:

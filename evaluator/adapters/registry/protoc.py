@@ -43,11 +43,11 @@ class NotCompiled(Exception):
 
 
 class ProtocUnavailable(Exception):
-    """protoc cannot be run; the text says why."""
+    """protoc cannot be run; the text has the reason."""
 
 
 def descriptors(text: str, imports: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The names and descriptors, in base64, of a file and of all that it imports, itself last.
+    """The names and descriptors, in base64, of a file and of all its imports, the file last.
 
     Args:
         text: the file.

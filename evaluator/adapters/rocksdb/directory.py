@@ -95,7 +95,7 @@ class RocksStateDirectory:
         if replaced.exists():
             left = replaced.with_name(f"{_WORK}{replaced.name}")
             try:
-                replaced.rename(left)  # at once: a part of a store is never brought back
+                replaced.rename(left)  # at once: a part of a store is never restored
             except OSError as error:
                 raise StateUnusable(f"{replaced} cannot be deleted: {error.strerror}") from None
             shutil.rmtree(left, ignore_errors=True)

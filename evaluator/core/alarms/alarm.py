@@ -1,4 +1,4 @@
-"""A latched alarm: the figures of its window, what carries the drop, and what was beside it."""
+"""A latched alarm: the figures of its window, the carriers of the drop, and its context."""
 
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ class Carrier(NamedTuple):
 
 
 class Context(NamedTuple):
-    """What was beside an alarm in its window, as far as it is watched, and its reference weeks.
+    """Other watched figures in the window of an alarm, and its reference weeks.
 
     `usual_judged` is the judged share of the past weeks in the same hours. `pair_change` is the
     change of a pair of the ranker against its own past, and `pair_se` the standard error of that.

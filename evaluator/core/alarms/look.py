@@ -14,7 +14,7 @@ SPREAD_PARTS: Final = 6
 
 
 class Look(NamedTuple):
-    """One window: its length, its change against the reference, and what chance explains."""
+    """One window: its length, its change against the reference, and the part of chance."""
 
     hours: int
     change: float
@@ -31,14 +31,14 @@ class Look(NamedTuple):
         return self.change / self.error < -self.threshold and self.change <= -tolerance
 
     def evidence(self, tolerance: float) -> float:
-        """Share of what an alarm needs; 1 is its limit."""
+        """Evidence relative to the limit of an alarm, which is 1."""
         return min(-self.change / self.error / self.threshold, -self.change / tolerance)
 
 
 class Hour(NamedTuple):
     """An hour as windows see it: without queries if it is excluded.
 
-    What is expected of it may vary by chance too, as much as *further* queries of the series.
+    Its expectation may also vary by chance, as much as *further* queries of the series.
     """
 
     queries: int
@@ -106,7 +106,7 @@ def look_at(
 
     Args:
         hours: the last 192 hours or more, newest first.
-        reference: what is expected of them.
+        reference: the values expected in them.
         rules: the thresholds.
         moved: variance of an accepted level.
         bounded: the values are in [0, 1], so that the skewness of their mean is known.
@@ -118,7 +118,7 @@ def look_at(
         if not n or _is_sparse(window):
             continue
         chance = reference.variance / n
-        if not reference.weeks:  # what past weeks expect does not vary
+        if not reference.weeks:  # the expectation of past weeks does not vary
             chance *= 1 + fsum(hour.further for hour in window) / n
         if chance > MAX_VARIANCE_OF_MEAN:
             continue

@@ -29,15 +29,15 @@ _UNITS: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What is expected of a series.
+    """The expected values of a series.
 
     Args:
         profile: expected value by hour of the week, `[168]`.
         mean: of the reference.
         variance: of one query, correlation within traces included.
         betas, spreads: by window: the share of the change of the day before that is subtracted,
-            and the variance of the window's mean beside chance.
-        weeks: numbers of the weeks that it was made from.
+            and the variance of the window's mean without the part of chance. weeks: numbers of its
+            weeks.
     """
 
     profile: tuple[float, ...]

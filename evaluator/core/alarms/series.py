@@ -112,7 +112,7 @@ class AlarmSeries:
 
     @property
     def evidence(self) -> float:
-        """Share of what an alarm needs, at the last tick; 0 without a window that can be used."""
+        """Evidence relative to the limit, at the last tick; 0 without a usable window."""
         return max((look.evidence(self._rules.tolerance) for look in self.looks), default=0.0)
 
     def tick(self, end_ms: int) -> AlarmEvent | None:
@@ -144,9 +144,8 @@ class AlarmSeries:
     # The reference
 
     def _refit(self, week: int) -> None:
-        """Makes a new reference from the weeks before *week*, if two can be used.
-
-        Called on the first tick of a week only: one that an alarm prevents is made a week later.
+        """Creates a reference from the weeks before *week*, if two can be used. Called on the first
+        tick of a week only: one that an alarm prevents is created a week later.
         """
         weeks = {number: self._sums_of(number) for number in range(week - _WEEKS_BACK, week)}
         good = [number for number, sums in weeks.items() if _is_usable(sums)]
@@ -217,7 +216,7 @@ class AlarmSeries:
         """The hour since which the values are lower: the best of all sums from *hour* back.
 
         Of equals it is the earliest, so empty hours before the fall belong to it; of two variants
-        they do not, as the first one may not have been there.
+        they do not, as the first one may not have existed.
         """
         best, found, total = float("-inf"), hour, 0.0
         for back, of in enumerate(self.hours_before(hour, WEEK_HOURS + window)):
@@ -232,7 +231,7 @@ class AlarmSeries:
     # Operator commands
 
     def acknowledge(self, time_ms: int) -> AlarmEvent:
-        """Marks the alarm as known: it stays on. Raises NothingToDoError."""
+        """Acknowledges the alarm: it stays on. Raises NothingToDoError."""
         alarm = self._alarm_for("acknowledge")
         self.alarm = alarm._replace(acknowledged=True)
         return AlarmEvent("acknowledge", time_ms, self.alarm)
@@ -324,7 +323,7 @@ class AlarmSeries:
     def load(
         self, state: Mapping[str, Any], days: Mapping[str, Mapping[str, Sequence[int]]]
     ) -> None:
-        """Continues from what `state` and `days` returned."""
+        """Continues from the results of `state` and `days`."""
         self._week = state["week"]
         for name, sums in self.sums.items():
             of_name = [(part.rpartition("-"), hours) for part, hours in days.items()]

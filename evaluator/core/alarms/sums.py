@@ -17,9 +17,9 @@ UNITS_PER_ONE: Final = 1 << 40
 _SHIFT: Final = 20
 _TOO_LARGE: Final = 1 << 63
 _FEW: Final = 64
-"""So many integers are added faster one by one."""
+"""Up to this number, integers are added faster one by one."""
 _MAX_PART_UNITS: Final = 2 * N_UNITS
-"""Then units that occur more than once are summed."""
+"""From this number on, units that occur more than once are summed."""
 
 
 class Sums(NamedTuple):
@@ -185,7 +185,7 @@ class HourlySums:
         return sorted({hour // DAY_HOURS for hour in self._hours})
 
     def load(self, days: Mapping[int, Mapping[str, Sequence[int]]]) -> None:
-        """Loads what `day` returned, by day; the open tick is empty."""
+        """Loads results of `day`, by day; the open tick is empty."""
         self._hours = {
             day * DAY_HOURS + int(hour): Sums(*sums)
             for day, hours in days.items()

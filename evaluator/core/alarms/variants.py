@@ -66,7 +66,7 @@ class VariantsSeries(AlarmSeries):
         return [look._replace(observed=look.change) for look in looks]
 
     def hours_before(self, hour: int, n: int, reference: Reference | None = None) -> list[Hour]:
-        """As of `AlarmSeries`; what is expected of an hour is the mean of the second variant."""
+        """As of `AlarmSeries`; the expectation of an hour is the mean of the second variant."""
         if reference is None and self._reference_at(hour) is None:
             return []
         return hours_beside(self.hourly, self.other, self._ratio, self.exclusions, hour, n)

@@ -120,7 +120,8 @@ class TextRows:
 
     @property
     def bounds(self) -> IntArray:
-        """Where texts are in the bytes: of each row its start, then behind each text and its byte.
+        """Places of texts in the bytes: of each row its start, then the end of each text and its
+        byte.
 
         `[n_rows, n_columns + 1]`.
         """

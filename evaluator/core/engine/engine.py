@@ -79,7 +79,7 @@ class Engine:
         values: rules of values.
         emits: which outputs are filled.
         disk_tier: has the queries that are not in memory; None keeps all of them in memory.
-        max_bytes: about how much memory the queries may take after `evict`.
+        max_bytes: approximate limit of the memory of queries after `evict`.
         expire: False keeps everything in memory; no output depends on it.
     """
 
@@ -156,7 +156,7 @@ class Engine:
 
     @property
     def memory_tier_bytes(self) -> int:
-        """About how much memory the queries take."""
+        """Approximate memory of the queries."""
         return self._queries.n_bytes
 
     @property
@@ -309,7 +309,7 @@ class Engine:
         self._running.load(stored.head, stored.totals)
 
     def checkpoint(self) -> Checkpoint:
-        """What another engine needs to rebuild this state from the restore offsets."""
+        """The data from which another engine rebuilds this state, from the restore offsets on."""
         return Checkpoint(
             head=self.head,
             restore_offsets=self._inputs.restore_offsets(),

@@ -1,4 +1,4 @@
-"""When a log had records: the gaps between them, in event time."""
+"""The times of records of a log, as the gaps between them in event time."""
 
 from bisect import bisect_right
 
@@ -55,14 +55,14 @@ class Activity:
         return at < 0 or self._gaps[at][1] <= until_ms
 
     def forget(self, before_ms: int) -> None:
-        """Drops gaps that end before *before_ms*: no later question is about them."""
+        """Drops gaps that end before *before_ms*: no later call needs them."""
         n = 0
         while n < len(self._gaps) and self._gaps[n][1] < before_ms:
             n += 1
         del self._gaps[:n]
 
     def state(self) -> list[int]:
-        """What `load` needs."""
+        """The state for `load`."""
         return [self._last_ms, *(time_ms for gap in self._gaps for time_ms in gap)]
 
     def load(self, state: list[int]) -> None:

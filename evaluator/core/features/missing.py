@@ -1,4 +1,4 @@
-"""Missing features: a candidate without one is neither better nor worse by it."""
+"""Missing features, which make a candidate neither better nor worse."""
 
 import numpy as np
 

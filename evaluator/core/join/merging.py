@@ -1,4 +1,4 @@
-"""Merging of grades by source: what judgments of one candidate leave."""
+"""Merging of grades by source: the grades of one candidate that count."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -70,10 +70,10 @@ _EXPIRED: Mapping[str, object] = {
     "settled": True,
     "open": False,
 }
-"""Columns of a query of which only the key matters, besides those of `_NEW`."""
+"""Columns of a query that only reserves its key, in addition to those of `_NEW`."""
 
 _ROW_BYTES = 320
-"""About the memory of a row besides the pools: columns, index, timers."""
+"""Approximate memory of a row without the pools: columns, index, timers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +327,7 @@ class OpenQueries:
         return ids, self._tops["score"][spans]
 
     def drop_settled(self, rows: IntArray) -> None:
-        """Discards what only settling reads, of settled queries."""
+        """Discards data of settled queries that only settling reads."""
         self.stated.drop(rows)
         if self.offered is not None:
             self.offered.drop(rows)

@@ -1,5 +1,5 @@
-"""What rankings of open queries state beside their candidates: levels of segments, and of the
-served order exposure and propensities.
+"""Further data of rankings of open queries: levels of segments, and exposure and propensities of
+the served order.
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ class Stated:
         served: Mapping[int, ServedList],
         records: IntArray,
     ) -> None:
-        """Adds what *records* state to the queries in *rows*; *served* is by record."""
+        """Adds these data of *records* to the queries in *rows*; *served* is by record."""
         if self._segments:
             if rankings.levels is None:
                 raise ValueError("these rankings were decoded without their segments")

@@ -25,7 +25,7 @@ class Transform(NamedTuple):
 
     @classmethod
     def checked(cls, low: float | None, high: float | None, log1p: bool) -> "Transform":
-        """Raises ValueError for bounds that are none, and for a transform without effect."""
+        """Raises ValueError for invalid bounds, and for a transform without effect."""
         if low is None or high is None:
             possible = low is high and log1p
         else:

@@ -110,7 +110,7 @@ def rank_lists(
 
 
 def _served_list(rankings: RankingColumns, ranked: RankedLists, row: int, start: int) -> ServedList:
-    """What a ranking states, in served order; of a repeated candidate what its best mention has."""
+    """Stated data in served order; a repeated candidate has those of its best mention."""
     counts = rankings.candidate_counts
     n, n_ranked = int(counts[row]), int(ranked.n_ranked[row])
     ranks = ranked.ranks[start : start + n]

@@ -1,4 +1,4 @@
-"""Measures of what a user has seen and clicked, when a query settles.
+"""Measures of the candidates that a user has seen and clicked, at settlement.
 
 Before that it is unknown, so running values are lacking.
 """

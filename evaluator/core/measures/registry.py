@@ -311,7 +311,7 @@ class MeasureSet:
 
     @property
     def of_seen(self) -> list[tuple[int, Measure]]:
-        """The measures of what was seen, with their columns."""
+        """The measures of exposed candidates, with their columns."""
         return [each for each in enumerate(self.measures) if each[1].kind.of_seen is not None]
 
     @property

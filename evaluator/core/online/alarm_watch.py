@@ -48,8 +48,8 @@ class AlarmView:
 
     `n_windows` are those with enough queries; without a reference, `reference_from_ms` is when it
     is expected. `spreads` are the standard deviations of the means of WINDOWS in the reference,
-    beside chance; () without past weeks. `day` is the mean of the last day, what is expected of
-    it, and the standard deviation of their difference; None if it cannot be compared.
+    without chance; () without past weeks. `day` is the mean of the last day, its expected value,
+    and the standard deviation of their difference; None if it cannot be compared.
     """
 
     series: SeriesName
@@ -78,7 +78,7 @@ class AlarmsView:
 
 @dataclass(slots=True)
 class WatchResult:
-    """What closed ticks have changed: events in the order (time, series), executed commands."""
+    """Changes of closed ticks: events in the order (time, series), and executed commands."""
 
     events: list[SeriesEvent] = field(default_factory=list)
     commands: list[AlarmCommand] = field(default_factory=list)
@@ -89,7 +89,7 @@ class AlarmWatch:
     """Watches the declared series of all models and variants.
 
     Args:
-        rules: what is watched.
+        rules: the watched series.
         n_tasks: how many partitions `settled` has.
     """
 

@@ -1,4 +1,4 @@
-"""The levels of segments that carry a drop, and what else was watched in its window."""
+"""The levels of segments that carry a drop, and other watched figures of its window."""
 
 from collections.abc import Mapping, Sequence
 from math import fsum

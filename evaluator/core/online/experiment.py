@@ -35,7 +35,7 @@ MOST_IN_AN_INTERVAL: Final = 200_000
 class PairedResult(NamedTuple):
     """The paired result of one query, and the source groups of its judgments.
 
-    `content` is the hash of what was ranked.
+    `content` is the hash of the ranked candidates.
     """
 
     trace_id: str
@@ -275,7 +275,7 @@ def _ranked(queries: Sequence[SettledQuery], places: Sequence[int], version: Ver
 def _content_of(query: SettledQuery) -> int:
     """The hash of the candidates and their features, or their descriptions, but not of the grades.
 
-    A query that comes again and again has the same one.
+    A recurring query has the same hash.
     """
     texts, features = list(query.candidate_ids), query.features.tobytes()
     if (described := query.described) is not None:
@@ -287,7 +287,8 @@ def _content_of(query: SettledQuery) -> int:
 def _counted(
     results: Iterable[PairedResult], traces: Sample, queries: Sample
 ) -> Iterator[list[PairedResult]]:
-    """The results of each trace that counts, in event time; what has counted before is left out."""
+    """The results of each trace that counts, in event time; those that have counted before are left
+    out."""
     of_trace: dict[str, list[PairedResult]] = {}
     for result in results:
         of_trace.setdefault(result.trace_id, []).append(result)

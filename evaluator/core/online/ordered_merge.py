@@ -79,7 +79,7 @@ class TaskProgress(NamedTuple):
 
 @dataclass(slots=True)
 class ReadTask:
-    """How far a task was read. Without a state it begins with the first record that is read."""
+    """Read progress of a task. Without a state it begins with the first record that is read."""
 
     next_n: int | None = None  # the number of the next query to be read
     settled_ms: int = -1  # of the last query that was read

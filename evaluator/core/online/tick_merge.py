@@ -30,7 +30,7 @@ class TickMerge:
     Args:
         n_tasks: the number of tasks.
         taken: the progress of each task; a missing task begins with the first record that is read.
-        rules: what is watched.
+        rules: the watched series.
     """
 
     n_waiting_bytes = 0
@@ -128,5 +128,5 @@ class TickMerge:
 
 
 def _leading(mask: NDArray[np.bool_]) -> int:
-    """How many are true before the first that is not."""
+    """Number of true elements before the first false one."""
     return len(mask) if mask.all() else int(mask.argmin())

@@ -246,8 +246,8 @@ class Training:
         """Adds the training example of a query; one that cannot be used is counted.
 
         Learning ends when most of the last queries cannot be used. With *may_begin_anew*, as long
-        as no experiment has begun in this epoch, it begins again with their features instead: the
-        first query alone has decided on the others. Initial weights that are live for most keep
+        as no experiment has begun in this epoch, it restarts with their features instead, because
+        the first query alone determined the others. Initial weights that are live for most keep
         their features.
         """
         example = no_example(len(self.feature_names))

@@ -1,4 +1,4 @@
-"""What is watched: names of series, declared series, operator commands."""
+"""Watched series: their names and declarations, and operator commands."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -70,7 +70,7 @@ class Template(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchRules:
-    """What is watched. Measures have canonical names.
+    """The rules of the watch. Measures have canonical names.
 
     Args:
         alarms: the rules of each series.

@@ -24,7 +24,7 @@ _MEMBERS: Final = attrgetter(
 
 
 class Label(NamedTuple):
-    """What the series of a query depend on, beside its values."""
+    """The labels that determine the series of a query."""
 
     model: str
     variant: str
@@ -36,7 +36,7 @@ class WatchedQueries(NamedTuple):
 
     A query is judged if it has grades that are no silence. `trace_units` are the statistical units
     of the traces. `units` are values in units of 2^-40, `[n, n_columns]` of `WatchRules.columns`,
-    and `has_value` tells where there is one.
+    and `has_value` marks those that exist.
     """
 
     tasks: IntArray

@@ -68,7 +68,7 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
     "standard": {},
     "quick": _QUICK,
 }
-"""What differs from the defaults of `GateRules`, by name."""
+"""Values that differ from the defaults of `GateRules`, by name."""
 
 
 class Difference(NamedTuple):
@@ -102,8 +102,8 @@ class Observation(NamedTuple):
 class Experiment:
     """The paired results of a challenger and the champion so far.
 
-    `days` are bets of the sign of each day on the challenger; `traces` and `queries` are what has
-    counted.
+    `days` are bets of the sign of each day on the challenger; `traces` and `queries` are those that
+    have counted.
     """
 
     started_ms: int

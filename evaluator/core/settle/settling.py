@@ -124,7 +124,7 @@ class Settler:
     def _measure_seen(
         self, part: QueryValues, rows: IntArray, final: _Final, indices: IntArray
     ) -> None:
-        """Sets the values of what was seen and clicked, of queries whose rankings state it."""
+        """Sets the values of exposure and clicks, of queries whose rankings state exposure."""
         grades, silent = final.grades.picked(indices), final.silent[indices].tolist()
         for at, (row, graded) in enumerate(zip(rows.tolist(), grades, strict=True)):
             served = self._queries.stated.served.get(row)
@@ -194,7 +194,7 @@ class Settler:
     def _logged(
         self, rows: IntArray, grades: GradeColumns, zero: Mapping[int, Collection[str]]
     ) -> list[LoggedQuery | None] | None:
-        """What the rankings of queries state; None if none of them states anything.
+        """Logged data of the rankings of queries; None if none of them has any.
 
         *zero* are candidates by row whose grade no judgment has given.
         """

@@ -23,7 +23,7 @@ class Tiering:
 
     Args:
         disk_tier: has the queries that are not in memory; None keeps all in memory.
-        max_bytes: about how much memory the queries may take after `evict`.
+        max_bytes: approximate limit of the memory of queries after `evict`.
     """
 
     def __init__(

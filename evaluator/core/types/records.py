@@ -29,7 +29,7 @@ WEIGHTS = "weights"
 """The ranker whose scores are linear in the features: the last one of a ranking that has it."""
 
 OTHER: Final = "__other__"
-"""The label of what has no label of its own."""
+"""The common label of all levels, rankers and pairs without a label of their own."""
 
 Levels = tuple[tuple[str, str], ...]
 """Name and level of the segments of a query, in the order of the setting; none is empty."""
@@ -59,7 +59,7 @@ class DeadLetter(NamedTuple):
 
 
 class WithTexts:
-    """The texts of queries, made when they are asked for."""
+    """The texts of queries, created on access."""
 
     __slots__ = ()
     texts: TextRows
@@ -173,7 +173,7 @@ def plain_feature_names(n_features: int) -> tuple[str, ...]:
 
 
 class ServedList(NamedTuple):
-    """What a ranking states of its served order, by rank; None without.
+    """Exposure and propensities of a served order, by rank; None without.
 
     Bit r of `exposed` is set if the candidate at rank r + 1 was exposed. `propensities` are those
     of the candidates at rank 1, 2, ...
@@ -307,7 +307,7 @@ class OfferedColumns:
 
 
 class LoggedQuery(NamedTuple):
-    """What the ranking of a settled query states of its served order.
+    """Exposure and propensities of the served order of a settled query.
 
     `exposed` is as in `ServedList`. `candidates` has rank and propensity of the candidates that
     judgments have graded and that were ranked, in the order of their grades; the propensity is None
@@ -342,7 +342,7 @@ class SettledColumns(WithRankers):
     units: IntArray | None
     offered: OfferedColumns | None = None  # with learning
     levels: DictionaryColumn | None = None  # of `Levels`; None without segments
-    logged: Sequence["LoggedQuery | None"] | None = None  # None if no ranking states anything
+    logged: Sequence["LoggedQuery | None"] | None = None  # None if no ranking has any
     silent: NDArray[np.bool_] | None = None  # None if no query is silent
 
     def __len__(self) -> int:
