@@ -34,7 +34,7 @@ from evaluator.ports import RequestRefused, SourceUnusable
 from evaluator.replay.writing import AtEnd
 
 NEEDED: Final = ("topic", "partition", "offset", "timestamp", "value")
-"""Columns of the records, as Spark reads them from Kafka; `key` may be there, too."""
+"""Columns of the records, as Spark reads them from Kafka; `key` is optional."""
 BATCH_BYTES: Final = 16 << 20
 """Limit of an Arrow batch."""
 _RAISED: Final = re.compile(r"^evaluator\.[\w.]+: (.+)$", re.MULTILINE)

@@ -62,7 +62,7 @@ class AlarmReplay:
     """Watches the settled queries of all tasks, and the commands that a leader has executed.
 
     Args:
-        rules: what is watched.
+        rules: the watched series.
         measures: of the settled queries.
         commands: each names the tick at which it is executed.
         settings: those that the events depend on, for the manifest.

@@ -137,8 +137,8 @@ class Backtest:
     """Watches a history, and adds drops to it.
 
     Args:
-        rules: what is watched.
-        commands: that a leader has executed, e.g. excluded hours.
+        rules: the watched series.
+        commands: those that a leader has executed, e.g. excluded hours.
         begin_ms, end_ms: of the history: start of the first tick, end of the last one.
     """
 

@@ -24,7 +24,7 @@ OnRankings = Callable[[RankingColumns], RankingColumns]
 
 
 Shown = bool | Callable[[int], object] | None
-"""Whether a bar is shown on stderr, None: if stderr is a terminal. Or what gets the progress."""
+"""Whether a bar is shown on stderr (None: if it is a terminal), or a receiver of the progress."""
 
 
 async def tasks_of(

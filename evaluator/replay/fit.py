@@ -145,7 +145,7 @@ def fit(log: GroupLog, plan: FitPlan) -> Fitted:
 
 
 def _validation_mask(log: GroupLog, plan: FitPlan) -> list[bool]:
-    """Whether each query is for validation. Raises FitRefused if nothing would be left."""
+    """Whether each query is for validation. Raises FitRefused if either part is empty."""
     share = plan.validate
     if share is None:
         share = DEFAULT_SHARE if len(log.queries) >= VALIDATED_FROM else 0.0

@@ -1,7 +1,6 @@
-"""All that is known of one query, from its messages and outputs, as text.
-
-Outcomes follow from what the evaluator wrote: a dead letter has the reason, and without one a
-message is a repetition or counts, as far as it has been read.
+"""One query in full, from its messages and outputs, as text. Outcomes follow from the outputs of
+the evaluator: a dead letter has the reason, and without one a message is a repetition or counts, as
+far as it has been read.
 """
 
 import base64
@@ -25,7 +24,7 @@ Message = Ranking | Judgment | Malformed
 
 
 class Place(NamedTuple):
-    """Where a message is; `message_index` is its place among several of a record."""
+    """The place of a message; `message_index` is its place among several of a record."""
 
     log: Log
     partition: int
@@ -50,7 +49,7 @@ class Found(NamedTuple):
 
 @dataclass(slots=True)
 class Evidence:
-    """What was found of a trace: messages, documents of outputs, dead letters by place."""
+    """The findings of a trace: messages, documents of outputs, dead letters by place."""
 
     messages: dict[Place, Found] = field(default_factory=dict)
     evaluations: list[Mapping[str, Any]] = field(default_factory=list)

@@ -14,7 +14,7 @@ MANIFEST_FORMAT: Final = 2
 
 
 class Code(NamedTuple):
-    """Version and hash of the code that made results; None if parts were made by others."""
+    """Version and hash of the code that wrote results; None if parts come from other code."""
 
     version: str | None
     sha256: str | None

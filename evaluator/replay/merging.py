@@ -45,7 +45,7 @@ class Merge:
 
     @classmethod
     def of(cls, shards: Sequence[Shard]) -> "Merge":
-        """Checks that no task is there twice and that results have the same meaning.
+        """Checks that no task occurs twice and that results have the same meaning.
 
         Byte-equal directories count once. Raises RequestRefused or SourceUnusable.
         """

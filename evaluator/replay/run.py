@@ -109,7 +109,7 @@ class ReplayRules:
         return {**document, "third_party_measures": self.measures.origins}
 
     def for_files(self) -> FileRules:
-        """What the files depend on besides their rows."""
+        """The data of the files in addition to their rows."""
         return FileRules(
             settings=self.as_document(),
             meaning=self.meaning,

@@ -131,7 +131,7 @@ class Shard:
 
     @property
     def code(self) -> Code:
-        """The code that made the results."""
+        """The code that wrote the results."""
         return Code(self.manifest.version, self.manifest.code_sha256)
 
     @property
@@ -158,7 +158,7 @@ class Shard:
             raise self.damaged(name)
 
     def damaged(self, name: str) -> SourceUnusable:
-        """The error of a file that is not the one of the manifest."""
+        """The error of a file that differs from the manifest."""
         return SourceUnusable(
             f"{self.directory / name} is not the file of its manifest. Replay it again."
         )

@@ -1,4 +1,4 @@
-"""The files of a replay, written from sorted rows and totals; a merge writes them likewise."""
+"""The files of a replay or a merge, written from sorted rows and totals."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -66,7 +66,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRules:
-    """What the files depend on beside their rows; `settings` are the member of the manifest."""
+    """The data of the files in addition to their rows; `settings` are the member of the
+    manifest."""
 
     settings: Mapping[str, object]
     meaning: str

@@ -131,7 +131,7 @@ _MAGIC: Final[dict[bytes, str]] = {
 
 
 def compression_of(begin: bytes) -> str:
-    """The compression of a file that begins so, "" if none is known: ten bytes are enough."""
+    """The compression of a file by its first ten bytes, "" if none is recognised."""
     return next((name for magic, name in _MAGIC.items() if begin.startswith(magic)), "")
 
 

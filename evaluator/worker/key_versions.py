@@ -54,7 +54,7 @@ class KeyVersions:
 
     @property
     def n_bytes(self) -> int:
-        """About how much memory the index takes."""
+        """Approximate memory of the index."""
         return self._index.n_bytes + self._starts.nbytes
 
     # Lookups

@@ -105,7 +105,7 @@ class Worker:
 
     @property
     def place(self) -> Place | None:
-        """Where the inputs are; None before the first assignment."""
+        """The place of the inputs; None before the first assignment."""
         return self._ownership.place
 
     @property

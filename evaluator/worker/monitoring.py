@@ -36,7 +36,7 @@ log = structlog.get_logger(__name__)
 class ValueHistograms:
     """Histograms of the settled values of one task, for as long as the process owns it.
 
-    Also counts what was seen and clicked by position, and timestamps that are probably seconds.
+    Also counts exposures and clicks by position, and timestamps that are probably seconds.
 
     Args:
         measures: the canonical names of all value columns, in order.

@@ -104,7 +104,7 @@ class Origins:
         }
 
     async def note_start(self) -> None:
-        """Notes the ends, and what the group has committed, before the first assignment."""
+        """Notes the ends, and the commits of the group, before the first assignment."""
         n_tasks = (await self._source.place()).partitions
         every = [(name, number) for number in range(n_tasks) for name in LOGS]
         self._first_ends = await self._source.end(every)

@@ -1,8 +1,8 @@
 """Snapshots of stores: written at intervals, and fetched for tasks without a recent store.
 
-A snapshot that was fetched is a store that is behind, as one of a worker that was away: it is
-checked and caught up as any other. Threads copy and transfer; every failure is logged and counted,
-and the task continues without the snapshot.
+A fetched snapshot is a store that is behind, like one of a worker that was away: it is checked and
+catches up like any other. Threads copy and transfer; every failure is logged and counted, and the
+task continues without the snapshot.
 """
 
 import re
@@ -127,7 +127,7 @@ class StoreSnapshots:
     """The snapshots of the tasks of a worker. Its methods are called by the loop.
 
     Args:
-        store: where snapshots are.
+        store: the snapshots.
         states: the stores.
         interval_ms: between two snapshots of a task.
     """

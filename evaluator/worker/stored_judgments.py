@@ -1,4 +1,4 @@
-"""The judgments of stored queries: rows in order of arrival, and where those of a query are."""
+"""The judgments of stored queries: rows in order of arrival, and an index by query."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -41,7 +41,7 @@ class StoredJudgments:
 
     @property
     def n_bytes(self) -> int:
-        """Memory of what finds the rows."""
+        """Memory of the index."""
         return self._latest.n_bytes
 
     def of(self, offsets: IntArray) -> list[list[StoredJudgment]]:

@@ -56,7 +56,7 @@ class Task:
         state: its rows as of the last commit.
         checkpoint: its checkpoint record. If no state was loaded it is rebuilt from that record,
             and the engine is at the restore offsets.
-        loaded_seconds: how long the state took to load; None if there was none.
+        loaded_seconds: time to load the state; None if there was none.
         ends: end offset of both logs.
     """
 

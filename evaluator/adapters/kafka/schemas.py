@@ -104,7 +104,7 @@ class KafkaAnswers:
             raise SourceUnusable(
                 f"The answer at offset {offset} of {self._topic} cannot be read ({error}). An "
                 "evaluator of another version may have written it: use that version, or delete "
-                "the topic with its records; schemas are then asked for again."
+                "the topic with its records; schemas are then requested again."
             ) from None
 
     async def append(self, answers: Mapping[str, Answer]) -> None:

@@ -120,7 +120,7 @@ class AlarmState:
     _written: dict[bytes, bytes] = field(default_factory=dict)
 
     def forget_written(self) -> None:
-        """Forgets what `written` returned: only what is in the topic counts."""
+        """Discards the results of `written`: only the records in the topic count."""
         self._written.clear()
         self.generations, self.positions = {}, {}
 
@@ -132,7 +132,7 @@ class AlarmState:
             self.records.pop(key, None)
 
     def load(self, watch: AlarmWatch) -> str:
-        """Loads the stored state; returns why it is not continued, or "".
+        """Loads the stored state; returns the reason why it is not continued, or "".
 
         Raises AlarmStateRefused.
         """

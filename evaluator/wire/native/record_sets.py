@@ -95,7 +95,7 @@ class _Struct(ctypes.Structure):
 
 
 class _Room(NamedTuple):
-    """Where records are read to: a struct with pointers to its arrays, a row of each per name."""
+    """The destination of records: a struct with pointers to its arrays, a row of each per name."""
 
     struct: Any
     rows: NDArray[np.int64]  # [_ROWS, n_rows]
@@ -144,7 +144,7 @@ _reused: Final = _Reused()
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was read: rows, position and offset of what comes next, and why it ended there."""
+    """The read rows, the position and offset of the next record, and the reason of the end."""
 
     rows: RecordColumns
     at: int

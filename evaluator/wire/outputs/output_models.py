@@ -146,7 +146,7 @@ class Settled(OutputModel):
 
 
 class WatermarkRecord(OutputModel):
-    """In the topic `settled`: how far a task has come."""
+    """In the topic `settled`: the progress of a task."""
 
     task: Count
     watermark_ms: Count = Field(description="Every later record settles at this time or later.")

@@ -47,7 +47,7 @@ class _Place(msgspec.Struct):
 
 
 class _Query(msgspec.Struct):
-    """What alarms read of a settled query, or of a watermark record, in the order of writing.
+    """Members of a settled query or watermark record that alarms read, in the order of writing.
 
     Each further member with a default would add a tenth to the time of decoding.
     """
@@ -253,7 +253,7 @@ def watched_of(
 
 
 def _reason(record: _Query, task: int | None) -> str:
-    """Why a record is not accepted, or ""."""
+    """The reason why a record is not accepted, or ""."""
     if record.settled_time_ms < 0 and record.watermark_ms is None:
         return "a record of settled has neither settled_time_ms nor watermark_ms"
     if task is not None and record.task != task:

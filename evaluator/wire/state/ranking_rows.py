@@ -1,7 +1,7 @@
 """Rows of the table `queries`: up to `ROW_QUERIES` rankings each, in columns.
 
-A row has what the engine reads of each ranking: ranks instead of scores, and features only if they
-were decoded.
+A row has the data of each ranking that the engine reads: ranks instead of scores, and features only
+if they were decoded.
 """
 
 import struct
@@ -347,5 +347,5 @@ def _levels_at(chosen: Sequence[tuple[_Row, int]]) -> DictionaryColumn | None:
 
 
 def _list_head(n: int) -> bytes:
-    """What precedes the items of an encoded list: each nil is a byte."""
+    """The bytes before the items of an encoded list: each nil is a byte."""
     return _encode([None] * n)[: -n or None]

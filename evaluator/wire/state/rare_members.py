@@ -39,7 +39,7 @@ class RareMembers(msgspec.Struct, array_like=True):
 def rare_of(
     rankings: RankingColumns, served: Mapping[int, ServedList], records: IntArray
 ) -> dict[int, RareMembers]:
-    """What few rankings have, by position in *records*."""
+    """Members that few rankings have, by position in *records*."""
     features = _features_of(rankings)
     subtopics, published_ms = rankings.subtopics, rankings.published_ms
     having = (subtopics.keys(), published_ms.keys(), features.keys(), served.keys())
@@ -79,7 +79,7 @@ def _features_of(rankings: RankingColumns) -> dict[int, Features]:
 
 
 def served_lists(counts: IntArray, rare: Mapping[int, RareMembers]) -> dict[int, ServedList]:
-    """What rankings state of their served order, by row. Raises StateDamaged."""
+    """Exposure and propensities of rankings, by row. Raises StateDamaged."""
     found = {}
     for row, each in rare.items():
         if each.exposed is not None or each.propensities is not None:

@@ -38,7 +38,7 @@ class EpochHistory(BaseModel):
 
 
 class SuccessRates(BaseModel):
-    """Past success of tools and types of graphs: the table that features are computed with."""
+    """Past success of tools and types of graphs: the table from which features are computed."""
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
 
@@ -55,7 +55,7 @@ class SuccessRates(BaseModel):
 
 
 class FeatureTransform(BaseModel):
-    """What is done with a feature before its weight: a clip to low and high, then log1p."""
+    """The transform of a feature before its weight: a clip to low and high, then log1p."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -88,7 +88,7 @@ class Weights(BaseModel):
         description="f0, f1, ... where features have no names."
     )
     transforms: dict[str, FeatureTransform] | None = optional(
-        "By feature, what is done with it before its weight; missing without any."
+        "Transforms of features before their weights; missing without any."
     )
     scale: list[Number] | None = optional("Standard deviations within queries that features had.")
     updates: Count | None = optional("Updates that led here.")
@@ -116,7 +116,7 @@ class Weights(BaseModel):
         "with the best value on them, whose weights these are."
     )
     success_rates: SuccessRates | None = optional(
-        "The table to compute features of described candidates with; missing if no "
+        "The table from which features of described candidates are computed; missing if no "
         "features are computed or the table is empty."
     )
     checksum: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = optional(
