@@ -1,4 +1,4 @@
-"""What all tests share: how they are spread over processes, and how Hypothesis searches."""
+"""Settings of all tests: their distribution over processes, and Hypothesis."""
 
 import contextlib
 import gc
@@ -16,7 +16,7 @@ from tests import repeats
 from tests.spread import ByFile, put_into_groups
 
 MEMORY = Path("/dev/shm")
-"""Temporary directories are here if there is room: stores and brokers of tests wait for no disk."""
+"""Place of temporary directories if it has room, so that stores and brokers need no disk."""
 MEMORY_NEEDED = 6 * 2**30
 TESTS = Path(__file__).parent
 ALL_MARKED = (("kafka",), ("ecosystem",))
@@ -24,7 +24,7 @@ ALL_MARKED = (("kafka",), ("ecosystem",))
 
 
 def _room_in_memory() -> float:
-    """Bytes that files in memory may take; 0 where programs in them cannot be run."""
+    """Bytes that files in memory may take; 0 if programs in them cannot be executed."""
     if os.statvfs(MEMORY).f_flag & os.ST_NOEXEC:
         return 0
     [available] = re.findall(r"MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text("utf-8"))
@@ -33,9 +33,9 @@ def _room_in_memory() -> float:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Tells the tests, before they are imported, how often to repeat themselves."""
+    """Sets the number of repetitions before the tests are imported."""
     repeats.IS_QUICK = "not slow" in config.option.markexpr
-    # No deadline: a test that fails because the machine is busy says nothing about the code.
+    # No deadline: a failure on a busy machine is no evidence against the code.
     settings.register_profile(
         "tests", deadline=None, print_blob=True, max_examples=repeats.examples(100)
     )
@@ -46,12 +46,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Says which tests go to one process together, and which begin first."""
+    """Assigns the tests to processes, and sets those that start first."""
     put_into_groups(items)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Imports nothing of folders whose tests are all left out."""
+    """Skips the import of folders whose tests are all left out."""
     return _is_left_out(collection_path, config) or None
 
 
@@ -61,10 +61,9 @@ def _is_left_out(path: Path, config: pytest.Config) -> bool:
 
 
 def _import_from_another_place(config: pytest.Config) -> None:
-    """Imports the tests, each of several processes from another place on.
-
-    What one has compiled the others read, which is half of the time that it takes. Whatever cannot
-    be imported is reported when it is collected.
+    """Imports the tests, starting at a different file in each process. Each process reads the
+    bytecode of the others, which saves half of the time. Errors of imports are reported at
+    collection.
     """
     if config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
         return
@@ -78,7 +77,7 @@ def _import_from_another_place(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session):
-    """What is imported stays; to look for garbage in it again and again takes seconds."""
+    """Imported objects stay; repeated garbage collections over them would take seconds."""
     gc.disable()
     if hasattr(session.config, "workerinput"):
         _import_from_another_place(session.config)
@@ -91,13 +90,13 @@ def pytest_collection(session: pytest.Session):
 
 @pytest.hookimpl(tryfirst=True, optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Spreads the tests as `tests/spread.py` says, where processes are asked for."""
+    """Distributes the tests by `tests/spread.py` if there are several processes."""
     return ByFile(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport():
-    """What a test has printed or logged may be no text that can be sent to another process."""
+    """Makes printed and logged text of a test fit to be sent to another process."""
     report = yield
     report.sections = [
         (name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections

@@ -10,7 +10,7 @@ from evaluator.core.settle.evaluate import ValueRules
 
 
 def taken(kind: Any, settings: dict[str, Any]) -> Any:
-    """A dataclass of the settings that are its fields, which are removed."""
+    """A dataclass from the settings that are its fields; these are removed."""
     return kind(**{f.name: settings.pop(f.name) for f in fields(kind) if f.name in settings})
 
 

@@ -1,4 +1,4 @@
-"""The broker in memory, with what happens to a real one, and with a look at its logs."""
+"""The broker in memory, with faults of a real one, and access to its logs."""
 
 from collections import deque
 
@@ -10,7 +10,7 @@ from evaluator.wire.records import Output
 
 
 class FaultyBroker(MemoryBroker):
-    """Loses, gains and hides what its users have or have not read."""
+    """Loses, adds and hides records that its users have or have not read."""
 
     def skip(self, log: Log, partition: int, count: int = 1) -> None:
         """Leaves a gap of *count* offsets, as an aborted transaction does."""

@@ -1,4 +1,4 @@
-"""Linear rankers of other programs, tuned: what `evaluator fit` is held to."""
+"""Tuned linear rankers of other programs, with which `evaluator fit` is compared."""
 
 from collections.abc import Iterator, Sequence
 
@@ -21,7 +21,7 @@ def ndcg(queries: Sequence[Query], weights: np.ndarray) -> float:
 
 
 def centred(queries: Sequence[Query]) -> np.ndarray:
-    """Features minus their means in their query; what never differs in one is 0, not rounding."""
+    """Features minus their means in their query; a constant in a query is 0, without rounding."""
     return np.concatenate(
         [np.where(np.ptp(of, axis=0) > 0, of - of.mean(axis=0), 0.0) for of, _ in queries]
     )

@@ -1,4 +1,4 @@
-"""Tests that repeat themselves on other seeds: a few times in the quick set, often in the whole."""
+"""Repetitions of tests on other seeds: a few in the quick set, many in the complete set."""
 
 import pytest
 
@@ -7,12 +7,12 @@ IS_QUICK = False
 
 
 def examples(n: int) -> int:
-    """How many examples Hypothesis tries: *n*, and an eighth of that in the quick set."""
+    """The number of examples of Hypothesis: *n*, and an eighth of that in the quick set."""
     return n // 8 if IS_QUICK else n
 
 
 def sized(n: int, *, quick: int) -> int:
-    """How large a world is: *n*, and *quick* in the quick set."""
+    """The size of a world: *n*, and *quick* in the quick set."""
     return quick if IS_QUICK else n
 
 

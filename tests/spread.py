@@ -1,29 +1,29 @@
-"""How tests are spread over processes: by file, long ones one by one, and what is dear together."""
+"""Distributes tests over processes: by file, long ones one by one, expensive ones together."""
 
 import pytest
 from xdist.scheduler import LoadGroupScheduling
 
 ONE_PROCESS = ("kafka", "browser")
-"""Markers of tests that share one thing that is dear to start: they run in one process."""
+"""Markers of tests that share one expensive resource: they run in one process."""
 
 LONG = ("slow", "promtool", "kubectl")
 """Markers of tests that may take long: each goes to whichever process is free.
 
-Those that share what is made once for a file go with the whole file, so that it is made once.
+Those that share a fixture of their file go with the whole file, so that it is created once.
 """
 
 LONGEST_FIRST = ("kafka", "minutes", "brokers")
-"""Groups that take minutes, and wait more than they work: they begin first, each in a process.
+"""Groups that take minutes, mostly of waiting: they start first, each in a process.
 
-`brokers` are tests of brokers that are secured, or go away; `minutes` tests that last for some.
+`brokers` are tests of brokers that are secured or become unavailable; `minutes` take minutes.
 """
 
 ALONE = "alone"
 
 
 class ByFile(LoadGroupScheduling):
-    """What is in no group goes with its file: its fixtures are made once, and one message tells a
-    process of many tests. The order is that of the collection, below."""
+    """Tests without a group go with their file: its fixtures are created once, and one message
+    assigns many tests to a process. The order is that of the collection, below."""
 
     def __init__(self, config, log=None):
         super().__init__(config, log)
@@ -37,9 +37,8 @@ class ByFile(LoadGroupScheduling):
 
 
 def put_into_groups(items: list[pytest.Item]) -> None:
-    """Gives every test its group, if it needs one, and puts what takes long before the others.
-
-    Of the others the files at the end of the alphabet, which is where whole workers are.
+    """Gives every test its group, if it needs one, and puts long tests before the others. Of the
+    others, files at the end of the alphabet are first, because they test whole workers.
     """
     files: dict[str, int] = {}
     for item in items:
@@ -60,7 +59,7 @@ def put_into_groups(items: list[pytest.Item]) -> None:
 
 
 def group_of(item: pytest.Item) -> str | None:
-    """The name of the group that a test is in, if any."""
+    """The name of the group of a test, if any."""
     mark = item.get_closest_marker("xdist_group")
     return None if mark is None else mark.args[0]
 
@@ -71,7 +70,7 @@ def is_alone(item: pytest.Item) -> bool:
 
 
 def shares(item: pytest.Item) -> bool:
-    """Whether it needs a fixture that is made once for all tests of its file."""
+    """Whether it needs a fixture that is created once for all tests of its file."""
     made = item._fixtureinfo.name2fixturedefs.values()
     return any(of.scope == "module" and of.baseid == file_of(item) for each in made for of in each)
 

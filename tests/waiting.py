@@ -1,8 +1,7 @@
-"""How tests wait: for a state, with more patience than a busy machine needs. There is one way.
-
-A test that waits asks again and again whether the state is there, until it is or until far more
-time has passed than anything takes. A pause of a fixed length shows nothing: on a busy machine
-what it waits for comes later, and what must not come has not come yet.
+"""Waits of tests: for a state, for longer than a busy machine needs. There is one way. A waiting
+test checks repeatedly for the state, until it is reached or until far more time has passed than it
+can take. A pause of a fixed length proves nothing: on a busy machine an expected event comes later,
+and an unexpected one may still follow.
 """
 
 import asyncio
@@ -14,9 +13,9 @@ import pytest
 
 T = TypeVar("T")
 PATIENCE_SECONDS = 600.0
-"""Of everything that must come. Only what never comes takes so long."""
+"""Limit of every wait; only an event that never occurs reaches it."""
 STOP_SECONDS = 30.0
-"""Of a program that was asked to stop: what orchestrators give it (docs/deployment.md)."""
+"""Limit of a program that has been asked to stop, as of orchestrators (docs/deployment.md)."""
 
 
 def until(
@@ -26,7 +25,7 @@ def until(
     every: float = 0.02,
     told: Callable[[], object] = lambda: "",
 ) -> T:
-    """What *look* gives once it is true; fails after *seconds* with what is *told*."""
+    """The result of *look* once it is true; fails after *seconds* with the text of *told*."""
     deadline = time.monotonic() + seconds
     while not (found := look()):
         if time.monotonic() > deadline:
@@ -38,7 +37,7 @@ def until(
 async def eventually(
     look: Callable[[], T], *, seconds: float = PATIENCE_SECONDS, every: float = 0.005
 ) -> T:
-    """As `until`, beside other tasks of the event loop."""
+    """As `until`, while other tasks of the event loop run."""
     async with patience(seconds):
         while not (found := look()):  # noqa: ASYNC110 - what is looked at sets no event
             await asyncio.sleep(every)
@@ -46,11 +45,11 @@ async def eventually(
 
 
 def patience(seconds: float = PATIENCE_SECONDS) -> asyncio.Timeout:
-    """`async with patience():` for loops that wait by what they call."""
+    """`async with patience():` limits loops whose calls wait."""
     return asyncio.timeout(seconds)
 
 
 async def finished(awaitable: Awaitable[T], *, seconds: float = PATIENCE_SECONDS) -> T:
-    """The result of what must end by itself."""
+    """The result of an awaitable that must end by itself."""
     async with patience(seconds):
         return await awaitable

@@ -45,7 +45,7 @@ class Authority:
     ) -> tuple[Path, Path]:
         """Certificate and key of *name*, for the names and addresses of these hosts.
 
-        A certificate is good from an hour before it was made until a day after it.
+        A certificate is valid from an hour before its creation until a day after it.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         builder = self._builder(_name(name), key, age_days=age_days)
@@ -59,7 +59,7 @@ class Authority:
         return certfile, keyfile
 
     def keystore(self, name: str, *hosts: str) -> Path:
-        """Key and certificates of a broker in one file, as Kafka wants them."""
+        """Key and certificates of a broker in one file, as Kafka requires."""
         certfile, keyfile = self.issue(name, hosts=hosts)
         both = self.directory / f"{name}.pem"
         both.write_bytes(b"".join(map(Path.read_bytes, (keyfile, certfile, self.cafile))))
@@ -85,7 +85,7 @@ def _pem_of(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def encrypted(keyfile: Path) -> Path:
-    """A copy of a key that asks for a passphrase."""
+    """A copy of a key with a passphrase."""
     key = serialization.load_pem_private_key(keyfile.read_bytes(), None)
     copy = keyfile.with_suffix(".locked")
     copy.write_bytes(

@@ -34,11 +34,11 @@ _LIBC = ctypes.CDLL(None)
 
 
 class BrokerError(Exception):
-    """The broker cannot be used; the message is one line that says what to do."""
+    """The broker cannot be used; the message is one line with the remedy."""
 
 
 def cache_directory() -> Path:
-    """Where the jars are kept between runs; never inside the work tree."""
+    """The folder of the jars between runs; never inside the work tree."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "streaming-evaluator" / f"kafka-{KAFKA_VERSION}"
 
@@ -117,11 +117,11 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Random ports that nobody uses, and that no other test takes while this process lives.
+    """Random free ports that no other test takes while this process lives.
 
-    Below the range of outgoing connections, so that none of those takes the port of a broker
-    that is stopped for a while. A lock on a file keeps each for this process, which may need it
-    only when a program that it starts has come so far.
+    Below the range of outgoing connections, so that none of those takes the port of a broker that
+    is stopped for a while. A lock on a file reserves each for this process, until a program that it
+    starts binds it.
     """
     ports: list[int] = []
     while len(ports) < count:
@@ -160,9 +160,9 @@ class Broker:
         cpu: pin the process to this core (benchmarks).
         heap_mb: Java heap.
         users: names and passwords for a second listener (`sasl_bootstrap`, SASL_PLAINTEXT with
-            PLAIN); they have no rights, while who comes without a name may do everything.
-        authority: makes the certificates of three more listeners: `scram_bootstrap` (SASL_SSL
-            with SCRAM-SHA-512, for the same users), `tls_bootstrap` (SSL, wants a certificate of
+            PLAIN); they have no rights, while a client without a name has all.
+        authority: creates the certificates of three more listeners: `scram_bootstrap` (SASL_SSL
+            with SCRAM-SHA-512, for the same users), `tls_bootstrap` (SSL, requires a certificate of
             a client; its principal is the common name) and `elsewhere_bootstrap` (SSL, with a
             certificate for another host, and for localhost, which is not what it advertises).
         properties: further lines for the broker's configuration.
@@ -192,22 +192,22 @@ class Broker:
 
     @property
     def bootstrap(self) -> str:
-        """HOST:PORT as clients want it."""
+        """HOST:PORT for clients."""
         return f"127.0.0.1:{self.port}"
 
     @property
     def sasl_bootstrap(self) -> str:
-        """HOST:PORT where a login is needed."""
+        """HOST:PORT that requires a login."""
         return f"127.0.0.1:{self.sasl_port}"
 
     @property
     def scram_bootstrap(self) -> str:
-        """HOST:PORT where a login over TLS is needed."""
+        """HOST:PORT that requires a login over TLS."""
         return f"127.0.0.1:{self._tls_ports[0]}"
 
     @property
     def tls_bootstrap(self) -> str:
-        """HOST:PORT where a client certificate is needed."""
+        """HOST:PORT that requires a client certificate."""
         return f"127.0.0.1:{self._tls_ports[1]}"
 
     @property
@@ -217,12 +217,12 @@ class Broker:
 
     @property
     def log(self) -> Path:
-        """What the broker printed, over all its starts."""
+        """The output of the broker, over all its starts."""
         return self.directory / "broker.log"
 
     @property
     def running(self) -> bool:
-        """Whether the process is there."""
+        """Whether the process runs."""
         return self._process is not None and self._process.poll() is None
 
     @property
@@ -266,11 +266,11 @@ class Broker:
             )
 
     def stop(self) -> None:
-        """SIGTERM, and SIGKILL when the broker takes too long; both by process id."""
+        """SIGTERM, then SIGKILL if the broker takes too long; both by process id."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL: the broker gets no chance to say goodbye."""
+        """SIGKILL: the broker does not shut down cleanly."""
         self._end(signal.SIGKILL)
 
     @property
@@ -325,9 +325,9 @@ class Broker:
             "log.message.timestamp.after.max.ms": str(2**63 - 1),
             "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
             "log.retention.ms": "-1",  # tests write records of any age
-            "broker.session.timeout.ms": "3000",  # after a kill it starts no sooner
+            "broker.session.timeout.ms": "3000",  # after a kill it does not start earlier
             "broker.heartbeat.interval.ms": "500",
-            "metadata.max.idle.interval.ms": "0",  # writes nothing while nothing happens
+            "metadata.max.idle.interval.ms": "0",  # writes nothing while it is idle
             **self._login_properties(),
             **self._properties,
         }
@@ -405,7 +405,7 @@ class Broker:
         raise BrokerError(f"the broker was not ready in {START_SECONDS} s: {self.log_tail()}")
 
     def _loads_groups(self) -> bool:
-        """Whether groups that the broker had before are there; waits while it loads them."""
+        """Whether the broker has loaded its earlier groups; waits while it loads them."""
         began = time.monotonic()
         while (self.directory / "data" / "__consumer_offsets-0").exists():
             code = _group_error(self.port)
@@ -444,7 +444,7 @@ def _end_with_parent() -> None:
 
 
 def _answers(port: int) -> bool:
-    """Whether the broker on *port* knows of a broker, which is itself, and so of a controller."""
+    """Whether the broker on *port* lists a broker, which is itself, and so has a controller."""
     answer = _answer(port, b"\x00\x03\x00\x01", b"\x00\x00\x00\x00", 12)  # Metadata v1, no topics
     return answer is not None and int.from_bytes(answer[8:], "big") > 0  # brokers
 

@@ -40,14 +40,14 @@ async def backend(kafka, topic_prefix):
 
 @pytest.fixture(autouse=True)
 def _state_and_port_of_its_own(monkeypatch, tmp_path):
-    """A command in this process keeps its state, and listens, where no other test does."""
+    """A command in this process has its own state directory and port."""
     monkeypatch.setenv("EVALUATOR_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("EVALUATOR_HTTP_PORT", "0")
 
 
 @pytest.fixture
 def make_world(kafka, topic_prefix):
-    """Makes topics with a given count of partitions."""
+    """Creates topics with a given partition count."""
 
     def make(n_tasks, *, prefix_end="", **arguments):
         return World(kafka, topic_prefix + prefix_end, n_tasks=n_tasks, **arguments)

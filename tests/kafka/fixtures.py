@@ -19,8 +19,8 @@ _numbers = itertools.count(1)
 
 
 NEVER_FENCED = {"broker.session.timeout.ms": "600000"}
-"""A broker that the machine holds up for a second is not fenced, with all groups to be loaded
-again. One that is killed would be refused by its controller for so long."""
+"""A broker that pauses for a second is not fenced, which would make it load all groups again. After
+a kill its controller would refuse it for this time."""
 
 
 class SharedBroker:
@@ -45,7 +45,8 @@ class SharedBroker:
             return str(state["bootstrap"])
 
     def release(self) -> None:
-        """Counts this process out; who started the broker waits for the others and stops it."""
+        """Counts this process out; the process that started the broker waits for the others and
+        stops it."""
         with locked(self._directory / "lock"):
             state = json.loads(self._state.read_text())
             state["users"] -= 1
@@ -84,14 +85,14 @@ def topic_prefix() -> str:
 
 
 _BROKERS: list[tuple[str, Broker]] = []
-"""Those of this process alone, with the names of their fixtures."""
+"""Brokers of this process alone, with the names of their fixtures."""
 _SHARED: list[Path] = []
-"""Where the broker is that all processes share, once this one has asked for it."""
+"""Folder of the broker that all processes share, once this process uses it."""
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """What failed is shown with the last warnings and errors of each broker of this process."""
+    """Adds the last warnings and errors of each broker of this process to a failed test."""
     report = yield
     if report.failed:
         logs = [broker.log for _, broker in _BROKERS]
@@ -112,7 +113,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.fixture(scope="session")
 def _mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker of this process, which is not always running."""
+    """A broker of this process that is not always running."""
     with Broker(tmp_path_factory.mktemp("own-broker")) as broker:
         _BROKERS.append(("_mortal", broker))
         yield broker
@@ -125,18 +126,18 @@ def own_broker(_mortal: Broker) -> Broker:
 
 
 PASSWORDS = {"alice": "s3cret", "evaluator": "s3cret-too", "owner": "hush-hush"}
-"""Of those who may log in to the secured broker. All but the owner have no rights at first."""
+"""Users of the secured broker. All but the owner have no rights at first."""
 
 
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """Who signs the certificates of the secured broker, and whom it trusts."""
+    """The authority that signs the certificates of the secured broker, and that it trusts."""
     return Authority(tmp_path_factory.mktemp("authority"))
 
 
 @pytest.fixture(scope="session")
 def _secured(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[Broker]:
-    """A broker that asks for logins, certificates and rights, and makes topics when asked."""
+    """A broker that requires logins, certificates and rights, and creates requested topics."""
     properties = {
         "super.users": "User:ANONYMOUS;User:owner",
         "auto.create.topics.enable": "true",  # as brokers do by default

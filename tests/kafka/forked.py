@@ -1,8 +1,8 @@
 """`python -m evaluator` as a process that is forked from one in which its modules are loaded.
 
-Of the CPU time of a short worker most is for loading modules. A forked process is as real as
-another one: it runs the same program with its own arguments, environment, files and session.
-Each program for forks serves a few, so that sets are in another order in others.
+Most of the CPU time of a short worker is for loading modules. A forked process is a complete one:
+it runs the same program with its own arguments, environment, files and session. Each program for
+forks serves a few, so that sets have different orders.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from typing import IO, Any
 from tests.kafka.broker import _end_with_parent
 
 FORKS = 12
-"""As many processes have the seed of hashes in common."""
+"""This number of processes share a seed of hashes."""
 LONGEST = 2**20
 _LOCK = threading.Lock()
 
@@ -69,7 +69,7 @@ class Forked:
         return code
 
     def send_signal(self, number: int) -> None:
-        """To the process, if it runs."""
+        """Sends a signal to the process, if it runs."""
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -133,7 +133,8 @@ def _program() -> _Program:
 
 
 def begin(most_files: int | None) -> None:
-    """In a new process, before its program: it ends with its parent, and opens so many files."""
+    """Runs in a new process before its program: it ends with its parent, with this limit of open
+    files."""
     _end_with_parent()
     if most_files is not None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))

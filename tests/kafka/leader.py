@@ -1,9 +1,9 @@
-"""A process that stands for election and publishes for as long as it is leader.
+"""A process that joins the election and publishes for as long as it is leader.
 
     python -m tests.kafka.leader BOOTSTRAP PREFIX
 
-It prints a line for each record that it knows to be published, and ends with the first that was
-refused, whether it is elected then, and code 0.
+It prints a line for each acknowledged record. At the first refused record it prints whether it is
+still elected, and ends with code 0.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ SESSION_TIMEOUT_MS = 2_000
 
 
 def leadership_of(bootstrap: str, prefix: str) -> KafkaLeadership:
-    """One that notices within two seconds that another one is gone."""
+    """A member that notices within two seconds that another one has died."""
     return KafkaLeadership(
         Connection(bootstrap),
         GroupSettings(
@@ -31,7 +31,7 @@ def leadership_of(bootstrap: str, prefix: str) -> KafkaLeadership:
 
 
 async def elected(leadership: KafkaLeadership) -> list[OutputRecord]:
-    """Follows until this one is elected; what it has followed."""
+    """Follows until this process is elected; returns the records."""
     followed: list[OutputRecord] = []
     while not leadership.elected:
         followed += await leadership.follow(timeout_ms=100)
@@ -39,13 +39,13 @@ async def elected(leadership: KafkaLeadership) -> list[OutputRecord]:
 
 
 def say(*words: object) -> None:
-    """A line that is there at once."""
+    """Prints a line without a buffer."""
     sys.stdout.write(" ".join(map(str, words)) + "\n")
     sys.stdout.flush()
 
 
 async def work(bootstrap: str, prefix: str) -> None:
-    """Publishes number after number until somebody else is leader."""
+    """Publishes numbers until another process is leader."""
     leadership = leadership_of(bootstrap, prefix)
     await leadership.start()
     await elected(leadership)

@@ -24,7 +24,7 @@ def output_of(
     folder: Path,
     settings: Mapping[str, str] | None = None,
 ) -> str:
-    """What the commands print in *folder*; a failure of one of them fails the test.
+    """The output of the commands in *folder*; a failure of one of them fails the test.
 
     The addresses of the page become those of the test, and background jobs end with the commands.
     *settings* of the environment replace those of the test.

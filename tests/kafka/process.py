@@ -1,4 +1,4 @@
-"""`evaluator` as a process of its own, looked at from outside: log lines, HTTP, exit code."""
+"""`evaluator` as a separate process, observed from outside: log lines, HTTP, exit code."""
 
 import contextlib
 import json
@@ -23,7 +23,7 @@ from tests.waiting import PATIENCE_SECONDS, STOP_SECONDS, until
 
 T = TypeVar("T")
 LONG_MS = 600_000
-"""A session that no test outlasts: a machine that stands still for a minute expels nobody."""
+"""A session longer than any test: a machine that pauses for a minute expels no member."""
 MODULE = ("-m", "evaluator")
 
 
@@ -42,7 +42,7 @@ class Process:
         self.err_path = directory / f"{number}.err"
         environment = {k: v for k, v in os.environ.items() if not k.startswith("EVALUATOR_")}
         environment["EVALUATOR_STATE_DIR"] = str(directory / "state")  # not that of another test
-        environment["EVALUATOR_HTTP_PORT"] = "0"  # the default one is anybody's
+        environment["EVALUATOR_HTTP_PORT"] = "0"  # the default one may be in use
         environment["EVALUATOR_ALARMS"] = "off"  # those tests that need them set them
         with self.out_path.open("wb") as out, self.err_path.open("wb") as err:
             self._popen: subprocess.Popen | Forked
@@ -78,7 +78,7 @@ class Process:
         return self._popen.poll() is None
 
     def wait(self, seconds: float = PATIENCE_SECONDS) -> int:
-        """The exit code. A minute in which the whole machine stands still counts as a second."""
+        """The exit code. A minute in which the whole machine pauses counts as a second."""
         for _ in range(int(seconds)):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return self._popen.wait(1.0)
@@ -88,7 +88,7 @@ class Process:
         self._popen.send_signal(number)
 
     def freeze(self) -> None:
-        """SIGSTOP, until it stands still: what it was in the middle of may take a moment."""
+        """SIGSTOP; waits until the process has stopped, which may take a moment."""
         self.signal(signal.SIGSTOP)
         until(lambda: state_of(self.pid) in "Tt")
 
@@ -103,7 +103,7 @@ class Process:
         return [event for event in map(json.loads, lines) if event["event"] == name]
 
     def eventually(self, look: Callable[[], T], *, seconds: float = PATIENCE_SECONDS) -> T:
-        """What *look* gives once it is true; fails if the process ends before."""
+        """The result of *look* once it is true; fails if the process ends before."""
 
         def look_while_it_runs() -> T:
             runs = self.running
@@ -151,7 +151,7 @@ class Worker(Process):
         super().__init__(directory, *words, python=python, most_files=most_files)
 
     def get(self, path: str) -> tuple[int, bytes] | None:
-        """Status and body, or None while nobody listens."""
+        """Status and body, or None without a listener."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as reply:
                 return reply.status, reply.read()
@@ -162,7 +162,7 @@ class Worker(Process):
             return None
 
     def document(self, path: str) -> dict[str, Any]:
-        """The JSON document at *path*; {} while nobody listens."""
+        """The JSON document at *path*; {} without a listener."""
         reply = self.get(path)
         return {} if reply is None else json.loads(reply[1])
 
@@ -194,7 +194,7 @@ class Worker(Process):
         self.eventually(lambda: (self.get("/readyz") or (0,))[0] == 200)
 
     def until_away(self, reason: str = "broker unavailable") -> None:
-        """Until it says that it is not ready, for this reason among others, while it lives."""
+        """Waits until the live process is not ready, for this reason among others."""
         self.eventually(lambda: reason in str(self.document("/readyz").get("reasons")))
         assert (self.get("/livez") or (0,))[0] == 200
 
@@ -208,7 +208,7 @@ class Worker(Process):
 
 
 def state_of(pid: int) -> str:
-    """The letter that the system has for the state of a process."""
+    """The letter of the state of a process in /proc."""
     return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0]
 
 
@@ -222,7 +222,7 @@ def arguments_of(settings: Settings) -> dict[str, object]:
 
 
 def checkpoint_totals(world: World, directory: Path) -> dict[str, Any]:
-    """The document of `evaluator totals`: what checkpoints have when all workers have ended."""
+    """The document of `evaluator totals`, from the checkpoints after all workers have ended."""
     settings = {"topic_prefix": world.prefix, **arguments_of(world.settings)}
     flags = [f"--set={name}={value}" for name, value in settings.items()]
     command = Process(directory, "totals", f"--source=kafka://{world.bootstrap}", *flags)

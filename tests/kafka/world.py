@@ -1,4 +1,4 @@
-"""Topics of one test on the real broker: filled, read back whole, and what must follow of them."""
+"""Topics of one test on the real broker: filled, read back, and their expected results."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def answered(ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """What a broker answers; it is asked again where the machine stood still meanwhile."""
+    """The answer of a broker; requested again if the machine paused meanwhile."""
     found: list[T] = []
 
     def look() -> bool:
@@ -63,7 +63,7 @@ class World:
         await create_topics(self.connection, with_room(plan, self._room))
 
     def recreate_inputs(self) -> None:
-        """Deletes both inputs, and makes them as they were; outputs and offsets stay."""
+        """Deletes and recreates both inputs; outputs and offsets stay."""
         asyncio.run(self._recreate_inputs())
 
     async def _recreate_inputs(self) -> None:
@@ -101,7 +101,7 @@ class World:
                     await sent
 
     def abort_transaction(self, partitions: Iterable[Partition]) -> None:
-        """Leaves records that nobody gets to see, and the mark of their end, in each of these."""
+        """Leaves records of an aborted transaction, and its marker, in each of these partitions."""
         names = [self._name(*partition) for partition in partitions]
         asyncio.run(abort_transaction(self.connection, f"{self.prefix}aborted", names))
 
@@ -111,7 +111,7 @@ class World:
         return TopicPartition(f"{self.prefix}{log}", task)
 
     def inputs(self) -> Inputs:
-        """Everything that is in the inputs."""
+        """All records of the inputs."""
         dump = answered(lambda: self._dump(LOGS))
         return {
             task: (dump[self._name("rankings", task)], dump[self._name("judgments", task)])
@@ -119,7 +119,7 @@ class World:
         }
 
     def outputs(self) -> Outputs:
-        """Everything that is in the outputs."""
+        """All records of the outputs."""
         dump = answered(lambda: self._dump(OUTPUTS, as_output=True))
         return {
             (output, task): dump[self._name(output, task)]
@@ -146,11 +146,11 @@ class World:
         return {each: [make(row) for row in found] for each, found in rows.items()}
 
     def ends(self) -> dict[str, int]:
-        """As `/totals` names positions."""
+        """The positions, under their names in `/totals`."""
         return answered(lambda: self._offsets(committed=False))
 
     def committed(self) -> dict[str, int | None]:
-        """What the group has committed, named likewise."""
+        """The commits of the group, under the same names."""
         return answered(lambda: self._offsets(committed=True))
 
     async def _offsets(self, *, committed: bool):
@@ -169,10 +169,10 @@ class World:
         prefix = len(self.prefix)
         return {f"{each.topic[prefix:]}-{each.partition}": found[each] for each in named}
 
-    # What must follow
+    # Expected results
 
     def truth(self, *, settings: Settings | None = None) -> Truth:
-        """The oracle over everything that is in the inputs now."""
+        """The oracle over all present records of the inputs."""
         return Truth(self.inputs(), settings or self.settings, self.prefix)
 
 

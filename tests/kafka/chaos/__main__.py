@@ -1,4 +1,4 @@
-"""`make chaos`: rounds of faults until there were enough, or the time is over."""
+"""`make chaos`: rounds of faults until the wanted number or the time limit is reached."""
 
 import argparse
 import random
@@ -12,11 +12,11 @@ from tests.kafka.broker import Broker
 from tests.kafka.chaos.round import Report, Round
 
 ROUND_FAULTS = 25
-"""More than there are kinds, so every round has each. The next round has a broker of its own."""
+"""More than the number of kinds, so every round has each kind. Each round has its own broker."""
 
 
 def main() -> int:
-    """0 if nothing differed."""
+    """0 if there was no difference."""
     parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
     parser.add_argument("--faults", type=int, default=500)
     parser.add_argument("--seed", type=int, help="of the first round; the next has the next one")
@@ -49,7 +49,7 @@ def main() -> int:
 def say(
     report: Report, seconds: float, faults: int, wanted: int, records: int, differences: int
 ) -> None:
-    """Progress, and all that is known of a round that went wrong."""
+    """Prints the progress, and the details of a round with differences."""
     if report.differences:
         print(report, file=sys.stderr)
     print(

@@ -1,4 +1,4 @@
-"""What goes wrong: one method for each kind of fault, chosen and timed by a seed."""
+"""Faults: one method for each kind, chosen and timed by a seed."""
 
 import itertools
 import os
@@ -21,11 +21,11 @@ SESSION_SECONDS = SESSION_TIMEOUT_MS / 1_000
 MEAN_CALM_SECONDS = 2.0
 MOST_CALM_SECONDS = 6.0
 AHEAD_MS = (20_000, 60_000, 90_000)
-"""Of event time; a second of life is fifteen of it."""
+"""Of event time, which runs at fifteen times real time."""
 
 
 class Faults:
-    """Everything that is done to workers, their disks, their broker and their inputs, and when.
+    """Injects faults into workers, their disks, their broker and their inputs.
 
     The last of *nodes* is the spare one: it runs from a `scaled_out` until a `scaled_in`.
     """
@@ -77,7 +77,8 @@ class Faults:
         self.counts: Counter[str] = Counter()
 
     def one(self) -> str:
-        """Waits for a while, then does one of these; every worker runs afterwards. Its kind.
+        """Waits for a while, then injects one of these faults; returns its kind. Every worker runs
+        afterwards.
 
         Each kind comes once before any comes again.
         """
@@ -94,11 +95,11 @@ class Faults:
 
     @property
     def nodes(self) -> list[Node]:
-        """Those that share the tasks now."""
+        """The workers that share the tasks now."""
         return [*self._nodes, self._spare] if self._scaled_out else self._nodes
 
     def tell(self, text: str, kind: str) -> None:
-        """Notes what somebody else has done."""
+        """Notes an action of another part of the round."""
         self.counts[kind] += 1
         self._say(text)
 
@@ -131,7 +132,7 @@ class Faults:
         self._freeze(self._node())
 
     def frozen_twice(self) -> None:
-        """The second time while it comes back."""
+        """The second fault comes during the recovery."""
         node = self._node()
         self._freeze(node)
         self._wait(0, 1.5)
@@ -159,7 +160,7 @@ class Faults:
         node.start()
 
     def disk_lost_with_snapshot(self) -> None:
-        """After this process has written one of each of its tasks."""
+        """The fault comes after this process has written a snapshot of each of its tasks."""
         node = self._node()
         node.worker.eventually(lambda: _has_snapshots(node))
         self._say(f"worker {node.number} killed, its disk lost, started")
@@ -168,7 +169,7 @@ class Faults:
         node.start()
 
     def disk_of_another_age(self) -> None:
-        """A backup of the disk that is some seconds old is put back."""
+        """Restores a backup of the disk that is some seconds old."""
         node = self._node()
         node.kill()
         node.keep_disk()
@@ -183,7 +184,7 @@ class Faults:
     # Of all
 
     def rolling_restart(self) -> None:
-        """Each is started, and ready, before the next one stops."""
+        """Each worker is ready again before the next one stops."""
         for node in self.nodes:
             self._say(f"worker {node.number} restarted in {node.stop():.2f} s")
             node.start()
@@ -227,7 +228,7 @@ class Faults:
             node.start()
             self._wait(0, 0.5)
 
-    # Of the world around
+    # Of clients, producers and topics
 
     def idle_connections(self) -> None:
         node = self._node()
@@ -283,7 +284,7 @@ class Faults:
         node.start()
 
     def broker_frozen(self) -> None:
-        """Nothing is answered, and nothing is refused."""
+        """The broker neither answers nor refuses requests."""
         self._say("broker stands still")
         os.kill(self._broker.pid, signal.SIGSTOP)
         self._wait(0.5, 3)
@@ -291,7 +292,7 @@ class Faults:
         self._say("broker goes on")
 
     def killed_without_broker(self) -> None:
-        """What was not acknowledged has to be said again by the next process."""
+        """The next process has to send unacknowledged records again."""
         node = self._node()
         self._say("broker stands still")
         os.kill(self._broker.pid, signal.SIGSTOP)

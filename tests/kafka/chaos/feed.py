@@ -1,4 +1,4 @@
-"""Traffic without end, produced by a thread of its own while everything else fails."""
+"""Endless traffic, produced by a thread of its own during all faults."""
 
 import asyncio
 import threading
@@ -22,16 +22,16 @@ from tests.waiting import PATIENCE_SECONDS
 from tests.worker.traffic import traffic
 
 START_MS = 2_000_000_000_000
-"""Ahead of every wall clock, so that the workers' own heartbeats are there and never move time."""
+"""Ahead of every wall clock, so that heartbeats of the workers never advance event time."""
 CHUNK = 250
-"""Queries, one second of event time apart, that are made at once."""
+"""Queries of a chunk, one second of event time apart."""
 TICK_SECONDS = 0.2
 PAUSE_SECONDS = 2.5
 """Longer than `idle_ms` of the workers, so that they append heartbeats."""
 PAUSES_PER_SECOND = 0.02
 
 Timed = tuple[int, int, Raw]
-"""When a record is due, in event time; a number that keeps the order; the record."""
+"""The event time at which a record is due; a number that keeps the order; the record."""
 
 
 def records(seed: int, settings: Settings) -> dict[str, Iterator[Timed]]:
@@ -40,7 +40,8 @@ def records(seed: int, settings: Settings) -> dict[str, Iterator[Timed]]:
 
 
 def _log(seed: int, settings: Settings, log: str) -> Iterator[Timed]:
-    """Chunks begin one after the other and overlap: each has queries that are named much later."""
+    """Chunks begin one after the other and overlap, because records of a query follow much
+    later."""
     rest: Iterator[Timed] = iter(())
     chunk = 0
     while True:
@@ -62,9 +63,9 @@ def _log(seed: int, settings: Settings, log: str) -> Iterator[Timed]:
 
 
 def _timed(raws: tuple[Raw, ...], first_second: int) -> list[Timed]:
-    """Each with the clock of its log, as far as the records of this chunk move it."""
+    """Each record with the clock of its log, as far as the records of this chunk advance it."""
     clock_ms = START_MS + first_second * 1_000
-    far_ms = clock_ms + 100 * CHUNK * 1_000  # malformed records may say any time
+    far_ms = clock_ms + 100 * CHUNK * 1_000  # malformed records may have any time
     timed = []
     for number, raw in enumerate(raws):
         if raw.timestamp_ms is not None and raw.timestamp_ms < far_ms:
@@ -76,8 +77,8 @@ def _timed(raws: tuple[Raw, ...], first_second: int) -> list[Timed]:
 class Feed(threading.Thread):
     """Appends the traffic of all tasks at *speed* queries a second and task, until stopped.
 
-    That of the first *seconds* comes at once. What may not have arrived is sent again: the logs say
-    what is there.
+    The traffic of the first *seconds* comes at once. Records that may not have arrived are sent
+    again: the logs show which ones exist.
     """
 
     def __init__(
@@ -110,18 +111,18 @@ class Feed(threading.Thread):
         self.n_failed = 0
 
     def now_ms(self) -> int:
-        """How far event time has come."""
+        """The current event time."""
         return START_MS + int(self.seconds * self._speed * 1_000)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Event time stands still, and nothing new is sent."""
+        """Stops event time and further records."""
         self._paused.set()
         yield
         self._paused.clear()
 
     def stop(self) -> None:
-        """Ends it; the broker must be there, for what is on its way is still sent."""
+        """Ends the feed; the broker must be available, because records in flight are still sent."""
         self._stopping.set()
         self.join(PATIENCE_SECONDS)
         if self.problem is not None:
@@ -129,7 +130,7 @@ class Feed(threading.Thread):
         assert not self.is_alive(), "the feed does not end"
 
     def abandon(self) -> None:
-        """Ends it soon, whatever has not arrived."""
+        """Ends the feed soon, even if records have not arrived."""
         self._abandoned = True
         self._stopping.set()
         if self.ident is not None:
@@ -157,7 +158,7 @@ class Feed(threading.Thread):
                 await close(producer)
 
     async def _feed(self, producer: AIOKafkaProducer, open_: dict[Partition, list[Raw]]) -> None:
-        """Until it is stopped and all has arrived, or something fails."""
+        """Runs until it is stopped and all records have arrived, or until an error."""
         before = time.monotonic()
         while not self._stopping.is_set() or any(open_.values()):
             if not self._stopping.is_set():

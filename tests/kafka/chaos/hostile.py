@@ -1,4 +1,4 @@
-"""What a hostile world puts into the inputs of a worker, and does to its port."""
+"""Hostile records in the inputs of a worker, and hostile clients of its port."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,8 @@ from tests.oracle.refusals import MAX_FUTURE_SKEW_MS
 from tests.worker.bad_input import MALFORMED
 
 HUGE_BYTES = 20 << 20
-"""Of a value that its producer compresses: no broker minds it, and every consumer unpacks it."""
+"""Size of a value that its producer compresses: every broker accepts it, and every consumer unpacks
+it."""
 N_LONG = 900
 LONG_NAME = 240
 N_CONNECTIONS = 600
@@ -30,7 +31,7 @@ HALF_A_REQUEST = (
 
 
 def poison(random: Random, name: str, now_ms: int) -> list[tuple[str, Raw]]:
-    """Records of one task, each with its log: what no message is, and what only just is one."""
+    """Records of one task, each with its log: malformed messages, and messages at the limits."""
     malformed = [(log, value) for _, log, value, _ in random.sample(MALFORMED, 5)]
     records = malformed + _names(name, now_ms) + _large(name, now_ms)
     random.shuffle(records)
@@ -53,7 +54,7 @@ def _names(name: str, now_ms: int) -> list[tuple[str, bytes]]:
 
 
 def _large(name: str, now_ms: int) -> list[tuple[str, bytes]]:
-    """A ranking and three judgments, nearly as large as they may be, that meet in one output."""
+    """A ranking and three judgments, nearly as large as accepted, of one query."""
     ids = [f"{n:04}" + "c" * (LONG_NAME - 4) for n in range(3 * N_LONG)]
     made = [("rankings", _ranking(now_ms, ids[:N_LONG], trace_id=f"{name}-large"))]
     for part in range(3):
@@ -77,7 +78,7 @@ def _text(at_ms: int, about: dict[str, str], **body: object) -> bytes:
 
 
 def ahead(name: str, now_ms: int, by_ms: int) -> list[tuple[str, Raw]]:
-    """What a producer with a clock ahead writes, and what is too far ahead to be taken."""
+    """Records of a producer whose clock is ahead, and records too far ahead to be accepted."""
     ids, over_ms = ["a", "b"], now_ms + MAX_FUTURE_SKEW_MS + 1
     made = [
         Raw(0, now_ms, _ranking(now_ms + by_ms, ids, trace_id=f"{name}-within"), b"ahead"),
@@ -89,7 +90,7 @@ def ahead(name: str, now_ms: int, by_ms: int) -> list[tuple[str, Raw]]:
 
 
 def append_compressed(world: World, partition: Partition, timestamp_ms: int) -> None:
-    """A value of 20 MB that the network and the broker see as 20 KB."""
+    """A value of 20 MB, compressed to 20 KB."""
 
     async def append() -> None:
         arguments = world.connection.arguments()
@@ -107,7 +108,7 @@ def append_compressed(world: World, partition: Partition, timestamp_ms: int) -> 
 
 @contextlib.contextmanager
 def idle_connections(random: Random, port: int, count: int = N_CONNECTIONS) -> Iterator[None]:
-    """So many connections to *port*, none of which ever sends a complete request."""
+    """This number of connections to *port*, none of which ever sends a complete request."""
     held: list[socket.socket] = []
     try:
         for _ in range(count):
@@ -117,7 +118,7 @@ def idle_connections(random: Random, port: int, count: int = N_CONNECTIONS) -> I
             one.connect_ex(("127.0.0.1", port))
         time.sleep(0.1)
         for one in held:
-            with contextlib.suppress(OSError):  # not taken yet, or closed by the worker
+            with contextlib.suppress(OSError):  # not accepted yet, or closed by the worker
                 one.send(random.choice(HALF_A_REQUEST))
         yield
     finally:

@@ -1,4 +1,4 @@
-"""The workers as their orchestrator knows them: a port, a disk, and one process after the other."""
+"""Workers from the view of an orchestrator: a port, a disk, and successive processes."""
 
 import json
 import shutil
@@ -17,12 +17,12 @@ from tests.waiting import STOP_SECONDS
 SESSION_TIMEOUT_MS = 2_000
 SCRAPE_SECONDS = 0.5
 MOST_FILES = 2_304
-"""What `docs/capacity.md` asks for four tasks with snapshots."""
+"""The requirement of `docs/capacity.md` for four tasks with snapshots."""
 ONLY_GROW = ("_total", "_bucket", "_count", "_sum")
 
 
 class Node:
-    """One worker of the group, which comes back on its port and with its disk."""
+    """One worker of the group, which is restarted on its port and with its disk."""
 
     def __init__(
         self, number: int, directory: Path, world: World, settings: Mapping[str, object]
@@ -38,7 +38,7 @@ class Node:
 
     @property
     def worker(self) -> Worker:
-        """The process that runs, or ran last."""
+        """The current process, or the last one."""
         return self.processes[-1]
 
     @property
@@ -65,9 +65,8 @@ class Node:
         assert self.worker.wait() == -signal.SIGKILL, "it had ended by itself"
 
     def stop(self) -> float:
-        """SIGTERM: how long it took; 0 and in time is what must come of it.
-
-        Before its first word a process is the interpreter's, which ends as any program does.
+        """SIGTERM; returns the duration. The process must end with code 0, in time. Before its
+        first output it is only the interpreter, which ends like any program.
         """
         began = time.monotonic()
         code = self.worker.stop(STOP_SECONDS)
@@ -86,7 +85,7 @@ class Node:
         shutil.rmtree(self.state_dir, ignore_errors=True)
 
     def keep_disk(self) -> None:
-        """Copies the disk as it is, for `put_old_disk_back`."""
+        """Copies the present disk, for `put_old_disk_back`."""
         assert not self.is_up
         shutil.rmtree(self._old_disk, ignore_errors=True)
         shutil.copytree(self.state_dir, self._old_disk)
@@ -115,7 +114,7 @@ class Node:
         return [event for process in self.processes for event in process.events(name)]
 
     def warnings(self) -> list[str]:
-        """What all its processes have warned of, and whatever is no log line."""
+        """Warnings of all its processes, and output that is no log line."""
         lines = [line for process in self.processes for line in process.err.splitlines()]
         return [line for line in lines if not line.startswith("{") or _is_warning(line)]
 
@@ -125,7 +124,7 @@ def _is_warning(line: str) -> bool:
 
 
 class Scraper(threading.Thread):
-    """Scrapes one node as Prometheus would, and watches that counters only grow."""
+    """Scrapes one node as Prometheus would, and checks that counters only grow."""
 
     def __init__(self, node: Node) -> None:
         super().__init__(name=f"scraper-{node.number}", daemon=True)
@@ -168,7 +167,7 @@ class Scraper(threading.Thread):
 
 
 def _scraped(port: int) -> dict[str, float]:
-    """Value by name with labels; {} while nobody answers."""
+    """Values by name with labels; {} without an answer."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=2) as reply:
             text = reply.read().decode()

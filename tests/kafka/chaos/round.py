@@ -1,4 +1,4 @@
-"""One round: traffic, faults, new inputs once, and at each end everything against the oracle."""
+"""One round: traffic, faults, new inputs once, and a comparison with the oracle at each end."""
 
 import time
 import traceback
@@ -27,7 +27,7 @@ N_WORKERS = 3
 N_TASKS = 4
 Lane = tuple[Output, int]
 SPEED = 15.0
-"""Queries a second and task; as many seconds of event time pass in a second of life."""
+"""Queries per second and task, and seconds of event time per second."""
 SETTINGS = Settings(
     retention_ms=300_000,
     maturity_ms=60_000,
@@ -69,7 +69,7 @@ def settings_of(number: int, seed: int, snapshots: Path) -> dict[str, object]:
 
 @dataclass
 class Report:
-    """What a round has done and found."""
+    """The faults and findings of a round."""
 
     seed: int
     faults: list[str] = field(default_factory=list)
@@ -101,8 +101,7 @@ class Round:
 
     Args:
         broker: running; it is killed and started again.
-        directory: for what the workers write.
-        topic_prefix: that no other round has.
+        directory: for files of the workers. topic_prefix: unique to the round.
     """
 
     def __init__(self, broker: Broker, directory: Path, topic_prefix: str, *, seed: int) -> None:
@@ -141,7 +140,7 @@ class Round:
         return self._feed.now_ms()
 
     def run(self, n_faults: int, *, until: float = float("inf")) -> Report:
-        """Does it all; fewer faults once the monotonic clock is past *until*."""
+        """Runs the round; fewer faults once the monotonic clock is past *until*."""
         try:
             self._work(n_faults, until)
         except BaseException as error:
@@ -175,9 +174,8 @@ class Round:
         self._end()
 
     def _recreate_inputs(self) -> None:
-        """All is looked at; then both inputs are recreated, and the workers keep their disks.
-
-        The new ones have the same event times, and more records than the old ones had been read.
+        """Checks all results; then recreates both inputs, while the workers keep their disks. The
+        new inputs have the same event times, and more records than were read of the old ones.
         """
         self._end()
         self._faults.tell("inputs deleted and recreated", "inputs_recreated")
@@ -201,7 +199,7 @@ class Round:
         self._check_outputs()
 
     def _check_totals_of_workers(self, when: str) -> None:
-        """All that is there now is read, by workers that share it, and summed right."""
+        """Checks that the workers together read all present records and have the right sums."""
         goals, nodes = self._world.ends(), self._faults.nodes
 
         def documents() -> list[Row]:
@@ -216,12 +214,12 @@ class Round:
             return found if done else []
 
         found = nodes[0].worker.eventually(documents)
-        with self._feed.paused():  # else a slow machine has ever more to compare
+        with self._feed.paused():  # else a slow machine would have more and more to compare
             truth = self._truth(_positions(found))
             self._compare(f"/totals of the workers {when}", merged(found), truth)
 
     def _check_outputs(self) -> None:
-        """What was written, and what the checkpoints say, are of the last positions."""
+        """Checks that outputs and checkpoints are those of the last positions."""
         found = checkpoint_totals(self._world, self._directory)
         truth = self._truth(found["positions"])
         if found["tasks_missing"]:
