@@ -1,4 +1,4 @@
-"""Replays the world of a seed, or goes from world to world: `python -m tests.simulation SEED`."""
+"""Replays the world of a seed, or runs world after world: `python -m tests.simulation SEED`."""
 
 import argparse
 import sys
@@ -25,7 +25,7 @@ def replay(seed: int) -> None:
 
 
 def soak(first: int, n_worlds: int | None, minutes: float | None) -> int:
-    """World after world; those that fail are named, and how to see them."""
+    """Runs world after world; prints the failed ones, and how to replay them."""
     counts: Counter[str] = Counter()
     failed: list[int] = []
     began, seed = time.monotonic(), first

@@ -1,4 +1,4 @@
-"""After the end of a world: its inputs are recreated, or lose their ends, and disks are kept."""
+"""Continues after the end of a world: inputs are recreated or lose their ends; disks are kept."""
 
 import asyncio
 from collections.abc import Sequence
@@ -19,15 +19,14 @@ if TYPE_CHECKING:
 
 CHANCE = 0.5
 LATEST_SECONDS = 10.0
-"""By then everything has arrived that dead processes had handed over."""
+"""By then all records have arrived that dead processes had emitted."""
 
 
 class Anew:
-    """Draws apart from all else, so that a world is the same with it and without.
-
-    Two processes read the logs that are there then, on an old disk or on none: one may be killed
-    somewhere, the other comes to the end. In its totals is what is in the logs and nothing else;
-    and where a topic was recreated, all that was written since is as if nothing had been before.
+    """Has its own random numbers, so that a world is the same with it and without. Two processes
+    read the present logs, on an old disk or on none: one may be killed, the other reads to the end.
+    Its totals are exactly those of the logs; and if a topic was recreated, all records written
+    since are those of an evaluator without a past.
     """
 
     def __init__(self, world: "Simulation") -> None:
@@ -38,7 +37,7 @@ class Anew:
         self._ends_are_lost = world.plan.retention == "for ever" and self._random.random() < 0.6
 
     async def live(self) -> None:
-        """From the first new record to the verdict."""
+        """Runs from the first new record to the verdict."""
         await asyncio.sleep(LATEST_SECONDS)
         world, random = self._world, self._random
         before = {lane: len(records) for lane, records in self._outputs().items()}
@@ -61,7 +60,7 @@ class Anew:
         broker, tasks = self._world.broker, range(self._world.plan.n_tasks)
         return {(out, task): broker.output(out, task) for out in OUTPUTS for task in tasks}
 
-    # What happens to the logs
+    # Changes of the logs
 
     def _change(self, logs: Sequence[Log]) -> None:
         world, random = self._world, self._random
@@ -77,19 +76,19 @@ class Anew:
                 if self._ends_are_lost:
                     first = kept.offsets[0] if kept.offsets else kept.end
                     self._world.broker.lose_end(log, task, random.randint(first, kept.end))
-                elif random.random() < 0.7:  # from where the old one began
+                elif random.random() < 0.7:  # from the beginning of the old one on
                     world.broker.skip(log, task, kept.offsets[0] if kept.offsets else kept.end)
                 self._append(log, task, new[log, task])
                 world.count("end lost" if self._ends_are_lost else "recreated")
 
     def _append(self, log: Log, task: int, raws: Sequence[Raw]) -> None:
-        """Once, or again and again, so that it grows beyond what was read of the old one."""
+        """Once or repeatedly, so that the log grows beyond the read part of the old one."""
         for _ in range(self._random.choice((1, 2, 5))):
             for raw in raws:
                 at_ms = -1 if raw.timestamp_ms is None else raw.timestamp_ms
                 self._world.broker.append(log, task, raw.key, raw.value, at_ms)
 
-    # What must be then
+    # Expected results
 
     def _judge(self, last: Life, before: dict) -> None:
         world = self._world

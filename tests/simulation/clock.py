@@ -1,4 +1,4 @@
-"""An event loop in which time passes only while everybody waits, and then at once."""
+"""An event loop in which time passes only while all tasks wait, and then at once."""
 
 import asyncio
 import contextlib
@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator
 from unittest import mock
 
 TURN_SECONDS = 20e-6
-"""What a turn of the loop takes at least: whoever goes round until a moment comes, meets it."""
+"""Least duration of a turn of the loop, so that busy waiting for a moment ends."""
 MOST_TURNS_AT_ONCE = 20_000
 
 
 class Stuck(AssertionError):
-    """Everybody waits for something that nobody will ever do, or goes round without waiting."""
+    """All tasks wait for an event that never occurs, or a task is busy without waiting."""
 
 
 class _NothingOutside(selectors.DefaultSelector):
-    """No news comes from outside; waiting for some moves the clock."""
+    """There are no external events; waiting for one advances the clock."""
 
     pass_by: Callable[[float], None]
     turns = 0
@@ -53,7 +53,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
 
 @contextlib.contextmanager
 def simulated_time(wall_ms: Callable[[float], int]) -> Iterator[SimulatedLoop]:
-    """A loop that is the clock of the whole process; *wall_ms* shows what people's clocks say."""
+    """A loop that is the clock of the whole process; *wall_ms* is the time of the wall clocks."""
     loop = SimulatedLoop()
 
     def wall_ns() -> int:

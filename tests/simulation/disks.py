@@ -1,4 +1,4 @@
-"""Disks that outlive processes: stores that remember every batch, so that they can forget some."""
+"""Disks that outlive processes: stores that keep every batch, so that they can lose some."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
@@ -8,25 +8,25 @@ from evaluator.ports import StateInUse, StateUnusable
 from evaluator.wire.state.task_rows import StateDamaged, Table
 
 MOST_LOST = 100
-"""Batches that a torn log takes with it."""
+"""Batches that are lost with a torn log."""
 
 
 class Holder(Protocol):
-    """The process that has a disk in its hands."""
+    """The process that holds a disk."""
 
     @property
     def dead(self) -> bool:
-        """Whether it is gone, so that nothing it does has an effect."""
+        """Whether it has ended, so that its calls have no effect."""
 
     def boundary(self, name: str) -> None:
-        """The process may end here, and raises then."""
+        """Raises if the process ends here."""
 
     def happens(self, fault: str) -> bool:
-        """Whether a fault that is possible here happens."""
+        """Whether a possible fault occurs here."""
 
 
 class RememberingStore(MemoryStateStore):
-    """What stands, and all batches that made it."""
+    """The present rows, and all batches that wrote them."""
 
     def __init__(self, batches: Iterable[list[Step]] = ()) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class RememberingStore(MemoryStateStore):
         self.batches.append(steps)
 
     def let_go_later(self, table: Table, end: bytes) -> None:
-        """Deletes rows when a torn log cannot bring back a batch any more that needs them."""
+        """Deletes rows once no torn log can restore a batch that needs them."""
         self._discarded.append((len(self.batches), table, end))
         while self._discarded[0][0] + MOST_LOST <= len(self.batches):
             _, of, before = self._discarded.pop(0)
@@ -106,7 +106,7 @@ class StoreInHand:
         return self._store.n_bytes()
 
     def close(self) -> None:
-        """What was written stays."""
+        """Written rows stay."""
 
 
 class DiskInHand:

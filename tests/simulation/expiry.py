@@ -1,4 +1,4 @@
-"""Retention of the inputs: beginnings of logs go, as far as nobody needs them, or further."""
+"""Retention of the inputs: deletes beginnings of logs that are not needed, or too much."""
 
 from bisect import bisect_left
 from collections import defaultdict
@@ -23,22 +23,22 @@ REFUSES = {log: by_the_models(log, MAX_FUTURE_SKEW_MS) for log in LOGS}
 FROM_THE_BEGINNING: Offsets = dict.fromkeys(LOGS, 0)
 GROUP = "group"
 SAY_SO = {"input_expired", "input_lost", "queries_lost"}
-"""Log events of a process that knows that something is not there."""
+"""Log events of a process that has noticed missing records."""
 CUT_CHANCE = 0.15
 CATCH_CHANCE = 0.02
 
 
 class Expiry:
-    """What of the inputs the broker has deleted, and what it may delete.
+    """The records of the inputs that the broker has deleted, and those that it may delete.
 
-    A topic that `evaluator check` finds long enough keeps what is no more than Z + K, and a
-    millisecond, older than the watermark (docs/semantics.md). That is counted from each checkpoint
-    record that a task may have to be made from: the one that is there, those that may arrive
-    late, and what each living process will write, which must not be overtaken in its reading
-    either, nor what the group has committed. Stores of nobody are no reason to keep anything.
+    A topic that `evaluator check` accepts keeps records up to Z + K, and a millisecond, older than
+    the watermark (docs/semantics.md). That is relative to each checkpoint record from which a task
+    may be rebuilt: the present one, those that may arrive late, and those that running processes
+    will write. Positions of processes and commits of the group are not overtaken either. Stores
+    without a process keep no records.
 
-    All of it is drawn apart from the rest, and no time passes: where this changes nothing, a
-    world is the same with it and without.
+    Its random numbers are its own, and no time passes: if it has no effect, a world is the same
+    with it and without.
     """
 
     def __init__(self, world: "Simulation") -> None:
@@ -49,20 +49,20 @@ class Expiry:
         self._offsets: dict[Partition, list[int]] = defaultdict(list)
         self._heard_to: dict[Partition, int] = {}
         self.cut: set[int] = set()
-        """Tasks that lack what they may need."""
+        """Tasks that lack records that they may need."""
         self.said: dict[int, Mapping[Output, int]] = {}
-        """Tasks of which a process has said so; and how many records of each output there were."""
+        """Tasks with a reported loss, and the numbers of records of each output at that time."""
         self.behind: dict[int, set[str]] = defaultdict(set)
-        """Processes that began a task behind what had expired."""
+        """Processes that began a task behind expired records."""
 
     def gone(self, log: Log, task: int) -> list[Raw]:
-        """Records that stood in an input."""
+        """Deleted records of an input."""
         return self._gone[log, task]
 
-    # What happens
+    # Deletion
 
     def pass_by(self) -> None:
-        """A moment at which the broker may look for what it may delete."""
+        """The broker may check here for records to delete."""
         kind = self._world.plan.retention
         if kind == "for ever" or self._world.calm or self._random.random() < 0.5:
             return
@@ -72,12 +72,12 @@ class Expiry:
             self._cut()
 
     def catch_up(self) -> None:
-        """Records have just been written: what expires now may not have been read by anybody."""
+        """Records have just been written: records that expire now may be unread."""
         if self._world.plan.retention == "short" and self._random.random() < CATCH_CHANCE:
             self._cut()
 
     def at_the_end(self) -> None:
-        """Before the last process starts."""
+        """Deletes records before the last process starts."""
         kind = self._world.plan.retention
         if kind == "for ever":
             return
@@ -87,7 +87,7 @@ class Expiry:
             self._cut()
 
     def _cut(self) -> None:
-        """Retention is shorter than it should be: a task lacks something."""
+        """Retention is shorter than required: a task lacks records."""
         task = self._random.randrange(self._world.plan.n_tasks)
         logs = self._random.choice((LOGS, LOGS, LOGS[:1], LOGS[1:]))
         needed = self._needed(task)
@@ -122,10 +122,10 @@ class Expiry:
             self._world.count("expired")
             self._world.say(f"{log}-{task} before {offset} {how}")
 
-    # What is needed
+    # Required records
 
     def is_there(self, task: int, record: OutputRecord) -> bool:
-        """Whether a task can be made from a checkpoint record."""
+        """Whether a task can be rebuilt from a checkpoint record."""
         logs = self._world.broker.logs
         return all(logs[log, task].first <= at for log, at in self._of(task, record).items())
 
@@ -141,7 +141,7 @@ class Expiry:
         return {log: min(each[log] for each in needs) for log in LOGS}
 
     def _committed(self, task: int) -> Offsets:
-        """Nothing is called lost that the group has committed to have read."""
+        """Records before the committed offsets of the group do not count as lost."""
         commits = {log: self._world.broker.committed(GROUP, (log, task)) for log in LOGS}
         return {log: 2**63 if each is None else each.offset for log, each in commits.items()}
 
@@ -149,9 +149,9 @@ class Expiry:
         return self._before(task, decode_checkpoint(record.value).watermark_ms)
 
     def _of_life(self, task: int, life: "Life") -> list[Offsets]:
-        """From where it reads, and what its next checkpoint record will ask for."""
+        """The positions of a process, and the restore offsets of its next checkpoint record."""
         needs: list[Offsets] = []
-        if life.source.begins:  # it is looking where to begin
+        if life.source.begins:  # it is determining its positions
             needs.append({log: life.source.begins.get((log, task), 2**63) for log in LOGS})
         owned = life.worker._tasks.get(task)
         if owned is not None:
@@ -189,10 +189,10 @@ class Expiry:
         self._heard_to[log, task] = kept.end
         return offsets
 
-    # What is said of it
+    # Reports
 
     def hear(self, life: "Life", event: Mapping[str, Any]) -> None:
-        """A process logs something."""
+        """Receives a log event of a process."""
         if event["event"] in SAY_SO:
             task = event["task"] if "task" in event else event["partition"]
             self.told(task)
@@ -200,7 +200,7 @@ class Expiry:
                 self.behind[task].add(life.name)
 
     def told(self, task: int) -> None:
-        """Somebody says that a task lacks something; so other things may be said from now on."""
+        """A loss of a task is reported, so its later outputs may differ."""
         written = self._world.broker
         if task in self.cut and task not in self.said:
             self.said[task] = {output: len(written.output(output, task)) for output in OUTPUTS}

@@ -1,4 +1,4 @@
-"""What holds of tasks whose inputs expired too early: it is said, and what follows is exact."""
+"""Tasks whose inputs expired too early: the loss is reported, and later results are exact."""
 
 import re
 from collections.abc import Mapping
@@ -29,23 +29,23 @@ REFUSAL = re.compile(r"rebuild task (\d+): (?:([1-9]\d*) open queries are|no ope
 
 
 class Loss:
-    """Judges what processes do where the inputs lack something.
+    """Checks processes on inputs that lack records.
 
-    A process that is overtaken in its reading ends, and so does one that cannot make again what
-    its checkpoint record speaks of, with the number of open queries that are lost; the next one
-    goes on without them. Who begins behind what has expired says so. If nobody has said so, all
-    has to be as in a world without expiry: `verdict` looks at that.
+    A process whose position has expired ends. So does one that cannot rebuild the state of its
+    checkpoint record, with the number of lost open queries; the next one continues without them. A
+    process that begins behind expired records reports it. Without a report all results have to
+    be those of a world without expiry, which `verdict` checks.
 
-    Of a task of which it was said:
+    Of a task with a reported loss:
 
-    - what was said before is right;
-    - a last process that began with a checkpoint record has its totals, and what comes from what
-      was left of the inputs since; what it holds is what they have;
-    - one that went on with a store is what one would be that reads the inputs without what had
-      expired, if that was the first time;
-    - its ledger is whole.
+    - earlier outputs are right;
+    - a last process that began with a checkpoint record has its totals, plus the results of the
+      remaining inputs; its open queries are those of the remaining inputs;
+    - one that continued with a store has the results of the inputs without the expired records,
+      if none had expired before;
+    - its ledger adds up.
 
-    What was said later has no other promise: `n` of `settled` may name other queries.
+    Later outputs have no other guarantee: `n` of `settled` may name other queries.
     """
 
     def __init__(self, world: "Simulation") -> None:
@@ -54,7 +54,7 @@ class Loss:
         self._said: dict[tuple[str, str, Log, int], int] = {}
 
     def hear(self, life: "Life", event: Mapping[str, Any]) -> None:
-        """A process logs something."""
+        """Receives a log event of a process."""
         if event["event"] == "state_loaded":
             self._warm[life.name, event["task"]] = event["positions"]
         if event["event"] == "store_quarantined":
@@ -64,7 +64,7 @@ class Loss:
             self._said[life.name, event["event"], *of] = event["records"]
 
     def ended(self, life: "Life", error: BaseException | None) -> str | None:
-        """How a process ended for want of what had expired; None if it did not."""
+        """How a process ended because of expired records; None if it did not."""
         expiry = self._world.expiry
         if isinstance(error, SourceUnusable):
             for log, task in life.source.outside():
@@ -80,13 +80,13 @@ class Loss:
         rebuilt = Rebuilt(self._world, life, task)
         assert n_lost == rebuilt.lost
         expiry.told(task)
-        if life is self._world.last:  # which had the task once, and leaves nothing of it behind
+        if life is self._world.last:  # which had the task once, and left no records of it
             expiry.behind[task].discard(life.name)
         self._world.count(LACKS)
         return LACKS
 
     def check_end(self) -> None:
-        """What the last process has, and what was said before anything was lost."""
+        """Checks the state of the last process, and the outputs before the loss."""
         expiry, last = self._world.expiry, self._world.last
         assert last is not None
         assert self._world.plan.retention.startswith("short") or not self._world.counts.keys() & {
@@ -118,14 +118,14 @@ class Loss:
         truth.check_dead_letters(said, once=False, whole=False)
 
     def _check_lost(self, last: "Life", task: int) -> None:
-        """What the group had not read, as far as it says that it has read anything."""
+        """The records behind the commits of the group, if it has any."""
         for log in LOGS:
             began = last.source.began[log, task]
             n_lost = began - last.source.had.get((log, task), began)
             assert self._said.get((last.name, "input_lost", log, task), 0) == max(0, n_lost)
 
     def _check_expired(self, last: "Life", task: int, wanted: Mapping[Log, int]) -> None:
-        """How many of the records that it would have read are gone."""
+        """The number of deleted records that it would have read."""
         for log in LOGS:
             n_gone = last.source.began[log, task] - wanted[log]
             assert self._said.get((last.name, "input_expired", log, task), 0) == max(0, n_gone)
@@ -136,7 +136,7 @@ class Loss:
         self._check(last, task, rebuilt.end, rebuilt.expected())
 
     def _check_gap(self, last: "Life", task: int, warm: Mapping[Log, int]) -> None:
-        """A store that goes on behind a gap, for no record knows more than it."""
+        """A store that continues behind a gap, because no checkpoint record is further."""
         self._check_expired(last, task, warm)
         began = {log: last.source.began[log, task] for log in LOGS}
         behind = [log for log in LOGS if warm[log] < began[log]]
@@ -156,7 +156,7 @@ class Loss:
         self._check(last, task, end, counted(end.tally()))
 
     def _check_ledger(self, last: "Life", task: int) -> None:
-        """Everything that was read went somewhere."""
+        """Every read record has an outcome."""
         (view,) = (view for view in last.worker.snapshot if view.task == task)
         for log, names in LEDGER.items():
             ledger = {name: view.tally.get((log, name), 0) for name in names}
@@ -170,7 +170,8 @@ class Loss:
 
 
 class Rebuilt:
-    """A task that a process made again from what was left, with a checkpoint record or without."""
+    """A task that a process rebuilt from the remaining inputs, with a checkpoint record or
+    without."""
 
     def __init__(self, world: "Simulation", life: "Life", task: int) -> None:
         value, began = life.source.given[task]
@@ -195,7 +196,8 @@ class Rebuilt:
 
     @property
     def lost(self) -> int | None:
-        """How many open queries cannot be made again; None if the digest is that of the record."""
+        """The number of open queries that cannot be rebuilt; None if the digest is that of the
+        record."""
         if self.record is None:
             return None
         before = self.record.digest
@@ -203,12 +205,12 @@ class Rebuilt:
 
     @cached_property
     def there(self) -> Digest:
-        """What is left where the record was made."""
+        """The remaining state at the positions of the record."""
         assert self.record is not None
         return digest(self._judged(self.record.head.positions))
 
     def expected(self) -> Tally:
-        """Of the record, and what came since."""
+        """The totals of the record, plus later results."""
         end = self.end.tally()
         if self.record is None:
             return counted(end)
@@ -231,7 +233,7 @@ class Rebuilt:
 
 
 def digest(task: Task) -> Digest:
-    """What a checkpoint record says of a task, by the oracle."""
+    """The state of a task in a checkpoint record, by the oracle."""
     still_open = [window for window in task.windows if not window.final]
     units = {w.start_ms: sum(sums[1] for sums in w.sums.values()) for w in still_open}
     once = "served", task.settings.columns[0]

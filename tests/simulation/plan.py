@@ -1,4 +1,4 @@
-"""What a seed stands for: the inputs of a world, its settings, and how often what goes wrong."""
+"""The plan of a seed: the inputs of a world, its settings, and the frequencies of faults."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -19,15 +19,15 @@ FAULTS: Mapping[str, float] = {
     "produce failed": 0.15,
     "produce ambiguous": 0.15,
 }
-"""How often something that is possible happens, where a plan has it at all."""
+"""Frequencies of faults, if a plan has them."""
 Retention = Literal["for ever", "enough", "short at the end", "short"]
-"""Whether inputs expire, and whether only when nobody needs them any more."""
+"""Whether inputs expire, and whether only when they are no longer needed."""
 EVENTS = ("away", "expel", "freeze", "kill", "stop", "jump")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All that is drawn before time begins."""
+    """All values that are drawn before the world starts."""
 
     seed: int
     settings: Settings
@@ -48,16 +48,16 @@ class Plan:
     events: tuple[str, ...]
     chances: Mapping[str, float] = field(default_factory=dict)
     retention: Retention = "for ever"
-    kept_more_ms: int = 1  # than is needed
+    kept_more_ms: int = 1  # than required
 
     def wall_ms(self, at_seconds: float, jump_ms: int) -> int:
-        """People's clocks go through the world's time at the pace at which it is produced."""
+        """Wall clocks advance at the speed at which the records are produced."""
         ms = self.base_ms + round(at_seconds / self.seconds * self.span_ms) + jump_ms
         return min(max(ms, 0), LAST_MOMENT_MS)
 
 
 def drawn_settings(random: Random) -> Settings:
-    """Short durations, with measures that every query with a value has."""
+    """Short durations, with measures that no query with a value lacks."""
     made = with_limits(nasty_settings(random), random)
     return replace(
         made,
@@ -71,7 +71,7 @@ def drawn_settings(random: Random) -> Settings:
 def drawn_inputs(
     random: Random, settings: Settings, task: int, base_ms: int, span_ms: int
 ) -> dict[tuple[Log, int], tuple[Raw, ...]]:
-    """Both logs of a task: keys named again and again over the time of the world."""
+    """Both logs of a task: keys that recur over the time of the world."""
     maker = Maker(random, settings, base_ms, NO_SKEW_LIMIT, n_candidates=(0, 1, 2, 3, 3))
     n_queries = random.choice((3, 6, 10))
     keys = [(f"t-{task}-{n // 2}", f"n-{n % 2}") for n in range(random.choice((2, 5, n_queries)))]
@@ -82,7 +82,7 @@ def drawn_inputs(
 
 
 def drawn_retention(seed: int) -> tuple[Retention, int]:
-    """Drawn apart from all else: most worlds are what they would be without it."""
+    """Has its own random numbers: most worlds are the same without it."""
     random = Random(f"retention {seed}")
     kinds: tuple[Retention, ...] = ("for ever", "enough", "short at the end", "short")
     (kind,) = random.choices(kinds, (25, 50, 15, 10))

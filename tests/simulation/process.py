@@ -1,4 +1,4 @@
-"""A process that works on the simulated world until it is done, stopped, refused or killed."""
+"""A process of the simulated world; it runs until it is done, stopped, refused or killed."""
 
 import asyncio
 from collections.abc import Awaitable, Generator, Mapping, Sequence
@@ -19,20 +19,19 @@ if TYPE_CHECKING:
     from tests.simulation.world import Simulation
 
 READS = {"await", "store read"}
-"""Boundaries that change nothing in the world."""
+"""Boundaries without an effect on the world."""
 Lane = tuple[Output, int]
 
 speaker: ContextVar["Life | None"] = ContextVar("speaker", default=None)
 
 
 class Killed(BaseException):
-    """The process is gone. Nothing that it does from now on reaches the world."""
+    """The process has ended. Its later calls have no effect on the world."""
 
 
 class Life:
-    """One process, from its start to its end.
-
-    Everything that it can do to the world goes through `boundary`, and so does every await of its
+    """One process, from its start to its end. Each of its effects on the world goes through
+    `boundary`, and so does every await of its
     loop: at the *crash_at*-th it is killed; with *at_writes* only writes are counted.
     """
 
@@ -56,7 +55,7 @@ class Life:
         self.dead = False
         self._n_boundaries = 0
         self.frozen_until = 0.0
-        self.refusal: str | None = None  # a fault of the medium that should end it
+        self.refusal: str | None = None  # a fault of the medium that must end it
         self.engines: dict[int, Engine] = {}
         self.source = SimulatedSource(self)
         self.sink = SimulatedSink(self)
@@ -69,14 +68,13 @@ class Life:
         self.world.say(text, self.name)
 
     async def buried(self) -> None:
-        """Waits until nothing of it moves any more."""
+        """Waits until none of its tasks runs any more."""
         if self._task is not None:
             await asyncio.wait({self._task})
 
     async def run(self, *, until_end: bool = False) -> str:
-        """How it ended: done, killed, refused, overtaken by expiry, or for want of what expired.
-
-        Raises what should not have happened.
+        """How it ended: done, killed, refused, overtaken by expiry, or by a lack of expired
+        records. Raises unexpected errors.
         """
         self._task = asyncio.create_task(self._run(until_end))
         await asyncio.wait({self._task})
@@ -104,7 +102,7 @@ class Life:
         await _Stepped(self, self.worker.run(until_end=until_end))
 
     def boundary(self, name: str) -> None:
-        """The process may end here: raises Killed then, and whenever it has ended."""
+        """Raises Killed if the process ends here, or has ended."""
         if self.dead:
             raise Killed(name)
         if self._at_writes and name in READS:
@@ -116,7 +114,7 @@ class Life:
             raise Killed(name)
 
     def kill(self, reason: str) -> None:
-        """Ends it as `kill -9` does."""
+        """Ends it like `kill -9`."""
         if self.dead:
             return
         self.say(f"KILLED: {reason}")
@@ -126,7 +124,8 @@ class Life:
             self._task.cancel()
 
     def happens(self, fault: str) -> bool:
-        """Whether a fault of its medium happens now; it is refused then, if that ends it."""
+        """Whether a fault of its medium occurs now; if that ends the process, it counts as
+        refused."""
         if self.world.calm or self.random.random() >= self.world.plan.chances.get(fault, 0.0):
             return False
         self.world.count(fault)
@@ -136,7 +135,7 @@ class Life:
         return True
 
     async def pause(self, name: str) -> None:
-        """Going to the broker takes some time."""
+        """Simulates the time of a request to the broker."""
         if self.dead:
             raise Killed(name)
         seconds = self.world.latency()
@@ -146,7 +145,7 @@ class Life:
             raise Killed(name)
 
     def look(self) -> None:
-        """Looks at what the process shows, whenever it is new."""
+        """Observes each new snapshot of the process."""
         snapshot = self.worker.snapshot
         if snapshot is not self._snapshot:
             self.world.witness(self, self._snapshot, snapshot)
@@ -154,7 +153,7 @@ class Life:
 
 
 class _Stepped:
-    """Awaits the loop of a process and counts how often it lets go."""
+    """Awaits the loop of a process and counts its suspensions."""
 
     def __init__(self, life: Life, loop: Awaitable[None]) -> None:
         self._life = life
@@ -178,24 +177,25 @@ class _Stepped:
 
 
 class SimulatedSource(MemorySource):
-    """A member of the group that may be thrown out of it without noticing."""
+    """A member of the group that may be expelled without noticing."""
 
     def __init__(self, life: Life) -> None:
         super().__init__(life.world.broker, group_id=GROUP)
         self._life = life
         self.expelled = False
         self.begins: Mapping[Partition, int] = {}
-        """Where logs began, from when it asked until it reads."""
+        """Beginnings of the logs, from its request until it reads."""
         self.began: dict[Partition, int] = {}
-        """The same, when it asked last."""
+        """The same, at its last request."""
         self.given: dict[int, tuple[bytes | None, Mapping[Log, int]]] = {}
-        """Of each task the checkpoint record, and where its logs began, when it asked last."""
+        """The checkpoint record of each task, and the beginnings of its logs, at its last
+        request."""
         self.had: dict[Partition, int] = {}
-        """What the group had committed when it asked last."""
+        """The commits of the group at its last request."""
         self._kafka = PositionBounds()
 
     def expel(self) -> bool:
-        """The group goes on without it; it goes on without the group. False if that cannot be."""
+        """The group and the member continue without each other. False if that is impossible."""
         if self.expelled or self not in self._group.members:
             return False
         self.expelled = True
@@ -237,7 +237,7 @@ class SimulatedSource(MemorySource):
         return found
 
     async def committed(self, partitions: Sequence[Partition]) -> Mapping[Partition, Committed]:
-        """Says what expired before the group had read it, as the adapter for Kafka does."""
+        """Logs records that expired before the group had read them, like the adapter for Kafka."""
         found = await super().committed(partitions)
         self.had |= {each: mark.offset for each, mark in found.items()}
         self._kafka.compare(found)
@@ -252,7 +252,7 @@ class SimulatedSource(MemorySource):
         return found
 
     def outside(self) -> list[Partition]:
-        """Where it would read next what is not in the log."""
+        """The position if the log does not contain it any more."""
         logs = self._broker.logs
         return [each for each, at in self._positions.items() if at < logs[each].first]
 
@@ -279,8 +279,8 @@ class SimulatedSource(MemorySource):
 class SimulatedSink:
     """Implements `evaluator.ports.Sink`: each lane in order, the lanes in any order.
 
-    A write may fail, or be done and reported as failed: both times it is repeated. When the
-    process is killed, some of what it had handed over is there, or will be soon.
+    A write may fail, or succeed and be reported as failed; it is repeated in both cases. When the
+    process is killed, some of its emitted records have arrived, or will arrive soon.
     """
 
     refused = 0
@@ -334,7 +334,7 @@ class SimulatedSink:
         self._writing = None
 
     def cut(self) -> None:
-        """The process is gone: of each lane a beginning arrives, now, later or never."""
+        """The process has ended: a prefix of each lane arrives, now, later or never."""
         if self._writing is not None:
             self._writing.cancel()
         for lane, waiting in self._lanes.items():

@@ -1,4 +1,4 @@
-"""Whether all that was said, shown and kept is what the oracle says of the inputs."""
+"""Compares all outputs, snapshots and states with the oracle over the inputs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from random import Random
@@ -30,12 +30,12 @@ FINAL_OUTCOMES = {
                   ("late",), ("orphan",), ("over_limit",), ("applied",)),
 }  # fmt: skip
 UNTOLD = {"delay", "delay_sum_ms"}
-"""Counts that the oracle does not give."""
+"""Counts that the oracle does not compute."""
 CHECKPOINTS_LOOKED_AT = 2
 
 
 def check_same(found: Mapping, expected: Mapping, what: str) -> None:
-    """Says where two mappings differ, those below them included."""
+    """Lists the differences of two mappings, nested ones included."""
     differing = [
         f"{path}: {one!r}, but the oracle says {other!r}"
         for path, one, other in differences(found, expected)
@@ -51,11 +51,11 @@ def differences(found: Any, expected: Any, path: tuple = ()) -> Iterator[tuple[t
         yield path, found, expected
 
 
-# While it runs
+# During the run
 
 
 def exported(counters: Tally) -> Tally:
-    """What of the counts of a process is shown as a counter."""
+    """The counts of a process that are exported as counters."""
     shown = {path: n for path, n in counters.items() if path[0] in COUNTERS}
     for log, outcomes in FINAL_OUTCOMES.items():
         for parts in outcomes:
@@ -64,7 +64,7 @@ def exported(counters: Tally) -> Tally:
 
 
 def check_counters(before: Snapshot, now: Snapshot) -> None:
-    """No counter of a process ever goes down."""
+    """Checks that no counter of a process ever falls."""
     if before.counters is now.counters:
         return
     shown = exported(now.counters)
@@ -76,10 +76,9 @@ def check_counters(before: Snapshot, now: Snapshot) -> None:
 
 
 def check_nothing_is_counted_twice(world: "Simulation") -> None:
-    """The counters of all processes together, where the disk has lived all the time.
-
-    Or where whoever had a task before had told the group how far it had come; the last process
-    is not looked at then, for those before it were killed.
+    """Checks the counters of all processes together, if the disk survived throughout, or if each
+    earlier owner of a task had committed its progress to the group. The last process is then
+    excluded, because those before it were killed.
     """
     if world.expiry.said or not (world.disk_lived or world.gentle):
         return
@@ -96,9 +95,8 @@ def check_nothing_is_counted_twice(world: "Simulation") -> None:
 
 
 def check_end(world: "Simulation") -> None:
-    """A worker has read everything: its state, and whatever anybody said.
-
-    Of tasks that lack what has expired, and of which that was said, `loss` judges.
+    """Checks a worker that has read all records: its state, and the outputs of all processes.
+    `loss` checks tasks with a reported loss.
     """
     last = world.last
     assert last is not None
@@ -148,7 +146,7 @@ def check_early(engine: Engine, task: Task) -> None:
 
 
 def check_samples(world: "Simulation") -> None:
-    """What processes showed at some moments, and checkpoint records, are what they had read."""
+    """Checks snapshots that processes published at some moments, and checkpoint records."""
     for view in world.samples:
         if view.task not in world.truth.tasks:
             continue
@@ -163,13 +161,13 @@ def check_samples(world: "Simulation") -> None:
 
 
 def chosen(records: Sequence[OutputRecord], random: Random) -> list[OutputRecord]:
-    """The last one, which counts, and others."""
+    """Checks the last record, which counts, and others."""
     others = random.sample(records[:-1], min(len(records[:-1]), CHECKPOINTS_LOOKED_AT - 1))
     return [*records[-1:], *others]
 
 
 def prefix(world: "Simulation", number: int, positions: dict) -> Task:
-    """What the oracle says of a task up to these offsets."""
+    """The results of the oracle for a task up to these offsets."""
     task = world.truth.tasks[number]
     read = [
         [record for record in records if record.offset < positions[log]]
@@ -179,7 +177,7 @@ def prefix(world: "Simulation", number: int, positions: dict) -> Task:
 
 
 def check_checkpoint(world: "Simulation", number: int, checkpoint: Checkpoint) -> None:
-    """Counts, sums and what it says of a rebuild are those of its offsets."""
+    """Checks that counts, sums and the digest are those of its offsets."""
     head = checkpoint.head
     task = prefix(world, number, head.positions)
     engine = new_engine(world.plan.settings)

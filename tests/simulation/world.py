@@ -1,4 +1,4 @@
-"""One simulated world: machines, a broker, faults, and at the end a worker that reads it all."""
+"""One simulated world: machines, a broker, faults, and a last worker that reads all records."""
 
 import asyncio
 import hashlib
@@ -37,7 +37,7 @@ from tests.worker.truth import Truth
 FINGERPRINT = "simulated"
 END_PATIENCE_SECONDS = 600.0
 SHORTEST_SECONDS = 0.001
-"""Nobody is so quick that time stands still meanwhile."""
+"""Least duration of an action, so that time advances."""
 MOST_SAMPLES = 3
 DISK_HARM = {"torn log", "empty disk", "damage"}
 DISORDER = {
@@ -48,7 +48,7 @@ DISORDER = {
 
 @dataclass(frozen=True)
 class Step:
-    """One line of what happened."""
+    """One event of a world."""
 
     seconds: float
     who: str
@@ -59,7 +59,7 @@ class Step:
 
 
 class Simulation:
-    """The world of a seed. `live` is all of it; `steps` is what happened."""
+    """The world of a seed. `live` runs it; `steps` are its events."""
 
     def __init__(self, seed: int, *, plan: Plan | None = None) -> None:
         self.plan = drawn(seed) if plan is None else plan
@@ -73,30 +73,30 @@ class Simulation:
         self.anew = Anew(self)
         self.last: Life | None = None
         self._n_samples = 0
-        self._chance = Random(seed + 2)  # looking changes nothing
+        self._chance = Random(seed + 2)  # observation has no effect
         self._jump_ms = 0
         self._lives: list[Life] = []
         self._disks = [Disk() for _ in range(self.plan.n_machines)]
         self._measures = MeasureSet.parse(list(self.plan.settings.measures))
 
-    # What everybody uses
+    # Common to all processes
 
     def say(self, text: str, who: str = "world") -> None:
         self.steps.append(Step(asyncio.get_running_loop().time(), who, text))
 
     def count(self, what: str) -> None:
-        """Notes that something happened, so that one can see what a soak has tried."""
+        """Counts an event, for the summary of a soak."""
         self.counts[what] += 1
 
     def latency(self) -> float:
-        """Seconds that going somewhere takes, rarely long."""
+        """Seconds that a request takes, rarely many."""
         if self.calm:
             return SHORTEST_SECONDS
         seconds = SHORTEST_SECONDS + self.random.random() * self.plan.latency_seconds
         return seconds * 30 if self.random.random() < 0.01 else seconds
 
     def witness(self, life: Life, before: Snapshot, now: Snapshot) -> None:
-        """A process shows something new."""
+        """Receives a new snapshot of a process."""
         check_counters(before, now)
         for view in now:
             if not view.restoring:
@@ -107,14 +107,14 @@ class Simulation:
                     self.samples[self._chance.randrange(MOST_SAMPLES)] = view
 
     def raws(self, log: Log, task: int) -> list[Raw]:
-        """Everything that stood in an input."""
+        """All records of an input, deleted ones included."""
         kept = self.broker.logs[log, task]
         columns = zip(kept.offsets, kept.timestamps_ms, kept.values, kept.keys, strict=True)
         return [*self.expiry.gone(log, task), *(Raw(*row) for row in columns)]
 
     @cached_property
     def truth(self) -> Truth:
-        """The oracle's answers to all that stood in the inputs, of tasks that lack nothing."""
+        """The results of the oracle for all records of the inputs, for tasks without a loss."""
         inputs = {
             task: (self.raws("rankings", task), self.raws("judgments", task))
             for task in range(self.plan.n_tasks)
@@ -124,21 +124,21 @@ class Simulation:
 
     @property
     def lives(self) -> list[Life]:
-        """All processes that there were."""
+        """All processes so far."""
         return self._lives
 
     @property
     def disk_lived(self) -> bool:
-        """Whether there was one disk, which has lost nothing."""
+        """Whether there was a single disk, without losses."""
         return self.plan.n_machines == 1 and not DISK_HARM & self.counts.keys()
 
     @property
     def gentle(self) -> bool:
-        """Whether tasks changed hands in order only, so that each owner knew of the one before."""
+        """Whether all handovers of tasks were clean."""
         crashed = any(what.startswith("crash") for what in self.counts)
         return not crashed and not (DISK_HARM | DISORDER) & self.counts.keys()
 
-    # Making it
+    # Setup
 
     def new_worker(self, life: Life, states: StateDirectory) -> Worker:
         plan, settings = self.plan, self.plan.settings
@@ -171,7 +171,7 @@ class Simulation:
         )
 
     def live(self) -> None:
-        """From the first record to the verdict."""
+        """Runs from the first record to the verdict."""
         with self._circumstances():
             loop = self._loop
             asyncio.set_event_loop(loop)
@@ -216,7 +216,7 @@ class Simulation:
             self.loss.hear(life, event)
         raise structlog.DropEvent
 
-    # Living
+    # Run
 
     async def _live(self) -> None:
         plan = self.plan
@@ -235,7 +235,7 @@ class Simulation:
         await self._read_to_the_end()
 
     async def _produce(self) -> None:
-        """The partitions move on in any order; a producer may send a record twice."""
+        """Appends records to the partitions in any order; a producer may send a record twice."""
         left = {partition: list(raws) for partition, raws in self.plan.inputs.items()}
         n_steps = sum(map(len, left.values())) / 2.5
         while left:
@@ -255,7 +255,7 @@ class Simulation:
             await asyncio.sleep(2 * self.random.random() * self.plan.seconds / n_steps)
 
     async def _machine(self, number: int) -> None:
-        """Restarts its process for as long as the world lasts."""
+        """Restarts the process of a machine for as long as the world lasts."""
         disk, how = self._disks[number], ""
         for life_number in range(1_000):
             life = self._next_life(f"{number}.{life_number}", disk, accept_loss=how == LACKS)
@@ -269,9 +269,8 @@ class Simulation:
             await asyncio.sleep(self.random.choice((0.0, 0.1, 1.0)))
 
     def _next_life(self, name: str, disk: Disk, *, accept_loss: bool) -> Life:
-        """A process that ends at some boundary, rather at one of the first, if not before.
-
-        One that has to rebuild everything often ends while it does.
+        """Kills a process at some boundary, preferably an early one. A process that has to rebuild
+        its tasks is often killed during the rebuild.
         """
         mean = self.plan.boundaries_a_life
         if mean is None:
@@ -285,7 +284,7 @@ class Simulation:
         return Life(self, name, disk, crash_at=1 + round(at), **how)
 
     def _bury(self, life: Life) -> None:
-        """The group notices some time later that a member is gone."""
+        """The group notices some time later that a member has died."""
         seconds = self.random.choice((0.0, 0.1, 2.0))
         group = self.broker.group(GROUP)
         asyncio.get_running_loop().call_later(seconds, group.leave, life.source)
@@ -385,7 +384,7 @@ class Simulation:
         return await life.run(until_end=True)
 
     def _write_late(self) -> None:
-        """Somebody whom everybody has expired writes an old checkpoint record of each task."""
+        """An expelled process writes an old checkpoint record of each task."""
         for number in range(self.plan.n_tasks):
             records = self.broker.output("checkpoints", number)
             records = [each for each in records if self.expiry.is_there(number, each)]
