@@ -1,1 +1,1 @@
-"""What the evaluator costs: `python -m benchmarks` (broker), `python -m benchmarks.pipeline`."""
+"""The cost of the evaluator: `python -m benchmarks` (broker), `python -m benchmarks.pipeline`."""

@@ -1,4 +1,5 @@
-"""`make bench`: CPU time per pair on a real Apache Kafka, beside bare reading and other programs.
+"""`make bench`: CPU time per pair on a real Apache Kafka, compared with bare reading and other
+programs.
 
 One program after the other, in rounds; medians over the rounds. The figure to compare is the CPU
 time per pair in the second half of a run, when start-up is over and queries settle.
@@ -27,9 +28,9 @@ from evaluator.tables import format_table
 ALONE = ("getmany", "evaluator", WITHOUT_ALARMS)
 PEERS = (*ALONE, "streams")
 SLOW = ("naive", "quix")
-"""These run on a share of the pairs."""
+"""Programs that run on a share of the pairs."""
 MOST_OF_GETMANY, LEAST_OF_STREAMS = 4.0, 1.4
-"""Bars of the CPU time per pair, relative to bare reading and of Kafka Streams to ours."""
+"""Limits of the CPU time per pair relative to bare reading, and of Kafka Streams relative to it."""
 
 
 def arguments_of(argv: list[str] | None = None) -> argparse.Namespace:

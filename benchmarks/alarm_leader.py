@@ -1,4 +1,4 @@
-"""Events of the real leader in the worlds of `benchmarks.alarms`, beside the computed ones.
+"""Events of the real leader in the worlds of `benchmarks.alarms`, compared with the computed ones.
 
 `make bench-alarms`: at rates up to 0.1 judged queries a second each query is a record of `settled`
 in a broker in memory. Leaders that are killed one after the other read them and publish events,
@@ -116,7 +116,7 @@ def sums_of_queries(queries: Queries) -> IntArray:
 
 
 def rules_of(world: World) -> WatchRules:
-    """Watches the series of a world, and what `max_series` has room for."""
+    """Watches the series of a world, and further ones up to `max_series`."""
     return WatchRules(
         alarms=AlarmRules(max_series=world.series),
         measures=(MEASURE,),

@@ -1,8 +1,9 @@
-"""False alarms and delays of alarms on two variants: a canary beside prod.
+"""False alarms and delays of alarms on two variants: a canary compared with prod.
 
 `python -m benchmarks.alarm_variants`: seeded simulations, all runs of a world at once, of the
-worlds of `benchmarks.alarms`; the canary gets a share of their queries. It fails as that does.
-`tests/core/alarms/test_benchmark.py` compares the runs with the evaluator, event by event.
+worlds of `benchmarks.alarms`; the canary gets a share of their queries. It fails under the same
+conditions. `tests/core/alarms/test_benchmark.py` compares the runs with the evaluator, event by
+event.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """False alarms and delays of alarms, in worlds without a drop and with one.
 
-`make bench-alarms`: seeded simulations, all runs of a world at once. It fails if a world
-without a drop has more than 1.4 false alarms in 30 days, or if a delay exceeds its bar. The
-references are made by the evaluator; windows are computed for all runs together, and
+`make bench-alarms`: seeded simulations, all runs of a world at once. It fails if a world without a
+drop has more than 1.4 false alarms in 30 days, or if a delay exceeds its bar. The references are
+computed by the evaluator; windows are computed for all runs together, and
 `tests/core/alarms/test_benchmark.py` compares them with the evaluator, event by event.
 """
 
@@ -363,7 +363,7 @@ def delays(drop: Drop, rate: float, *, n_runs: int, seed: int) -> FloatArray:
     for number, tick, on in found.events:
         if on and tick > begins[number] and np.isinf(told[number]):
             told[number] = (tick - begins[number]) / 4
-    for number, tick, on in found.events:  # an alarm that was on before is none of the drop
+    for number, tick, on in found.events:  # an alarm that was on before does not count
         if on and tick <= begins[number]:
             told[number] = np.nan
     return np.where(told > TOLD_DAYS * 24, np.inf, told)

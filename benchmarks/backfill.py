@@ -40,7 +40,7 @@ def write_records(n_pairs: int, path: Path) -> int:
 
 
 def evaluate(path: Path, out: Path, queries: tuple[str, ...]) -> dict[str, float]:
-    """CPU seconds until the results are there, then until they are written, and the peak RSS."""
+    """CPU seconds until the results are computed, then until they are written, and the peak RSS."""
     batches = parquet.ParquetFile(path).iter_batches(batch_size=ROWS)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
     start, evaluated, settled = time.process_time(), 0.0, 0

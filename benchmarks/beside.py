@@ -1,4 +1,4 @@
-"""What learning costs: the worker's own part of it, and the leader's, without a broker.
+"""The cost of learning: the parts of the worker and of the leader, without a broker.
 
 `python -m benchmarks.beside`. Interleaved rounds of a worker that does not learn, a worker that
 writes training examples, and a leader that reads them. CPU microseconds, medians.
@@ -46,7 +46,7 @@ OFF, ON = "a worker, learning off", "a worker, learning on"
 WATCH = "a leader with alarms alone"
 DECODE, LEADER = "the leader reads", "the leader measures, learns and tries"
 READ_RECORDS = 500
-"""As the leader reads at once."""
+"""Records that the leader reads at once."""
 LEARNER_GROUPS = 64 * 50
 
 
@@ -73,7 +73,7 @@ def worker(reading: Sequence[Records], *, learns: bool) -> tuple[float, list[byt
 
 
 def leader(settled: Sequence[bytes]) -> tuple[float, float]:
-    """CPU seconds to read them again, and to do all else, with the settings by default."""
+    """CPU seconds to read the records again, and to process them, with default settings."""
     settings = Settings(learning="propose", measures=tuple(MEASURES))
     rules = rules_of(settings, measure_set(settings))
     leadership, reading, all_else = OnlineLearner(rules, n_tasks=1), 0.0, 0.0
@@ -92,7 +92,7 @@ def leader(settled: Sequence[bytes]) -> tuple[float, float]:
 
 
 def watching(settled: Sequence[bytes]) -> float:
-    """CPU seconds of a leader that watches for alarms, with the settings by default."""
+    """CPU seconds of a leader with alarms, with default settings."""
     settings = Settings(measures=tuple(MEASURES))
     measures = measure_set(settings)
     rules = watch_rules_of(settings, measures)

@@ -1,4 +1,4 @@
-"""What one record of zeros, small on the wire, takes of a worker's memory: on a real broker.
+"""Memory of a worker that reads one highly compressed record of zeros, on a real broker.
 
 python -m benchmarks.bomb --megabytes 400
 """
@@ -23,7 +23,7 @@ CODECS = ("gzip", "lz4", "zstd")
 
 
 def main() -> None:
-    """A worker for each codec."""
+    """Runs a worker for each codec."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megabytes", type=int, default=400)
     n_bytes = parser.parse_args().megabytes * 1_000_000
@@ -67,7 +67,7 @@ def measured(
 
 
 async def produce(world: World, codec: str, n_bytes: int) -> int:
-    """One record of zeros, in a batch of its own; how large that is."""
+    """Writes one record of zeros, in a batch of its own; returns the size of the batch."""
     producer = AIOKafkaProducer(
         **world.connection.arguments(),
         compression_type=codec,

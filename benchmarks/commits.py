@@ -1,8 +1,8 @@
-"""What a commit into the store costs: CPU microseconds per pair, beside other versions.
+"""The cost of a commit into the store: CPU microseconds per pair, compared with other versions.
 
 `python -m benchmarks.commits [--pairs 5000] [OTHER ...]`: OTHER are further clones with a `.venv`.
 An engine with its store on a disk in one process for each version; they take turns. The thread of
-the engine and those of RocksDB are told apart.
+the engine and those of RocksDB are measured separately.
 """
 
 import argparse

@@ -35,7 +35,7 @@ def _consumer(arguments: argparse.Namespace, **more: Any) -> AIOKafkaConsumer:
 
 
 async def read_bare(arguments: argparse.Namespace) -> None:
-    """Reads both topics to their ends and does nothing with it."""
+    """Reads both topics to their ends and discards the records."""
     consumer = _consumer(arguments)
     await consumer.start()
     meter = Meter(2 * arguments.pairs)
@@ -53,7 +53,7 @@ async def read_bare(arguments: argparse.Namespace) -> None:
 
 
 async def run_naive(arguments: argparse.Namespace) -> None:
-    """The naive evaluator, its results to a topic of their own."""
+    """Runs the naive evaluator, with a topic for its results."""
     topic = f"{arguments.prefix}naive"
     consumer = _consumer(arguments, enable_auto_commit=True)
     producer = AIOKafkaProducer(bootstrap_servers=arguments.bootstrap, compression_type="zstd")
@@ -122,7 +122,7 @@ def run_evaluator(arguments: argparse.Namespace) -> None:
 
 @contextmanager
 def _watched(meter: Meter) -> Iterator[None]:
-    """Tells *meter* of the first poll of an assigned partition and of every commit."""
+    """Reports the first poll of an assigned partition, and every commit, to *meter*."""
     source = kafka_source.KafkaSource
     poll, commit = source.poll, source.commit
 

@@ -1,6 +1,6 @@
 """A real broker with filled topics, and the processes that are measured on it.
 
-Broker and loader have one core, the measured process has another one to itself.
+Broker and loader have one core, the measured process has another core of its own.
 """
 
 import asyncio
@@ -28,12 +28,12 @@ from evaluator.tables import format_table
 from tests.kafka.broker import KAFKA_VERSION, Broker, free_ports
 
 CHILD_TIMEOUT_SECONDS = 600
-PATIENT_SESSIONS = {  # Kafka's own defaults: the broker shares its core with what fills topics
+PATIENT_SESSIONS = {  # Kafka's own defaults: the broker shares its core with the loader
     "broker.session.timeout.ms": "9000",
     "broker.heartbeat.interval.ms": "2000",
 }
 PACKAGES = ("aiokafka", "numpy", "msgspec", "pydantic", "cramjam")
-BUSY_LOAD = 2.5  # broker, loader and what is measured make about two
+BUSY_LOAD = 2.5  # broker, loader and the measured process make about two
 PEERS_PYTHON = Path(".venv/peers/bin/python")
 """The environment of Quix Streams (`make bench-peers` makes it)."""
 WITHOUT_ALARMS = "evaluator without alarms"
@@ -50,7 +50,7 @@ Report = dict[str, Any]
 
 
 class Load(NamedTuple):
-    """The pairs of one prefix, and how they are written."""
+    """The pairs of one prefix, and the form in which they are written."""
 
     prefix: str
     n_pairs: int
@@ -70,7 +70,7 @@ class Course:
         self._n_runs = 0
 
     def fill(self, loads: Iterable[Load], *, seed: int) -> None:
-        """Makes the topics of each load and writes its pairs."""
+        """Creates the topics of each load and writes its pairs."""
         began = time.monotonic()
         for each in loads:
             asyncio.run(make_topics(self.bootstrap, each.prefix))
@@ -153,7 +153,7 @@ class Course:
         command += ["--prefix", of.prefix, "--bootstrap", self.bootstrap]
         command += ["--pairs", str(of.n_pairs), "--group", group, "--report", str(report)]
         command += ["--state-dir", str(state)]
-        if name == "evaluator":  # a fingerprint of its own: nothing is restored
+        if name == "evaluator":  # a fingerprint of its own: no state is restored
             command += ["--http-port", str(free_ports(1)[0])]
             command += ["--skew-ms", str(300_000 + self._n_runs)]
             if of.form:
@@ -179,10 +179,10 @@ class Course:
 
 @contextmanager
 def course() -> Iterator[Course]:
-    """With a broker that runs until the end of the block."""
+    """Runs a broker until the end of the block."""
     cores = os.cpu_count() or 1
     if cores > 1:
-        os.sched_setaffinity(0, {1})  # what is measured has core 0 to itself
+        os.sched_setaffinity(0, {1})  # the measured process has core 0 to itself
     with (
         tempfile.TemporaryDirectory(prefix="bench-") as scratch,
         Broker(
@@ -219,7 +219,7 @@ def pinned(core: int) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """What the figures depend on."""
+    """The conditions of the figures."""
     model = "unknown"
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -238,7 +238,7 @@ FIGURES = ("pairs_per_second", "cpu_us", "second_half_cpu_us", "max_rss_mb")
 
 
 def medians(rounds: list[dict[str, Report]]) -> dict[str, Report]:
-    """Of each contestant over the rounds, for the members of FIGURES."""
+    """Medians of each contestant over the rounds, for the members of FIGURES."""
     return {
         name: {key: statistics.median(one[name][key] for one in rounds) for key in FIGURES}
         for name in rounds[0]
@@ -265,6 +265,6 @@ def say(text: str) -> None:
 
 
 def write_json(path: Path | None, figures: dict[str, Any]) -> None:
-    """Writes the figures of a run, with what they depend on, if a file was asked for."""
+    """Writes the figures of a run, with their conditions, to a file if one was given."""
     if path is not None:
         path.write_text(json.dumps({**figures, "environment": environment()}, indent=1) + "\n")

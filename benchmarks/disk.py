@@ -1,4 +1,4 @@
-"""What an open query costs on the disk: `python -m benchmarks.disk`, half a minute.
+"""Disk space of an open query: `python -m benchmarks.disk`, half a minute.
 
 Every row is a store of its own, closed after the last batch.
 """

@@ -1,4 +1,4 @@
-"""What the two embedders find, and what they cost.
+"""Results and cost of the two embedders.
 
 `python -m benchmarks.features`: which of 16 tools a query means, by phi_rel alone, for queries that
 share words with the right tool and for queries that share none; and the time of a text. Without the

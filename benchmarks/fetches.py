@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def fetches(codec: int, batch_bytes: int, messages: list[Message]) -> Iterator[bytes]:
-    """The record sets that a broker would answer with."""
+    """The record sets in the responses of a broker."""
     first, found = 0, b""
     while first < len(messages):
         builder = DefaultRecordBatchBuilder(2, codec, False, -1, -1, -1, batch_bytes)

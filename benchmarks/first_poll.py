@@ -1,6 +1,6 @@
 """One process of `benchmarks.startup`: prints its CPU time at its first poll, and ends.
 
-It imports nothing that is not measured.
+It imports only measured modules.
 """
 
 import os

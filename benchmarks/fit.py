@@ -1,10 +1,10 @@
-"""How good the weights of `evaluator fit` are beside tuned linear rankers, on several splits.
+"""Quality of the weights of `evaluator fit`, compared with tuned linear rankers on several splits.
 
 `python -m benchmarks.fit [--splits N] [--only TEXT] [--set NAME=VALUE]... [--graded TRAIN TEST]...`
 on the data of `tests/ranked_data.py`; `--graded` adds files of real graded queries, a candidate per
 line as `grade index:value ...` and the sizes of the queries in FILE.query, as LightGBM reads them.
-Rankers of other programs learn from four fifths and are chosen by the rest, as `fit` does it with
-its epochs; `best` chooses by the measured queries themselves, which is a bound, not a method.
+Rankers of other programs learn from four fifths and are chosen by the rest, as `fit` chooses its
+epochs; `best` chooses by the measured queries themselves, which is a bound, not a method.
 """
 
 import argparse
@@ -75,7 +75,7 @@ def of_files(train: Path, test: Path, n_features: int, split: int) -> Parts:
 
 
 def values(parts: Parts, more: Sequence[str]) -> list[float]:
-    """Of `fit`, and of both kinds of others the chosen one and the best one."""
+    """Values of `fit`, and of the chosen and the best ranker of both other kinds."""
     learn, measure = parts
     learn = [query for query in learn if query[1].any()]
     cut = len(learn) * 4 // 5

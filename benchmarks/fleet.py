@@ -1,9 +1,8 @@
-"""What restarts and several workers cost: how often the input is read, what moves, what stops.
+"""The cost of restarts and of several workers: repeated reads, moved tasks, pauses.
 
 `python -m benchmarks.fleet`: each case has topics of its own on one broker, and its totals are
 compared with the oracle. Counts do not depend on the machine; seconds do. A task stands still while
-it reads nothing that it had not read before, although records come; starts of processes are part of
-that.
+it reads no new records although there are some; starts of processes are part of that.
 """
 
 import argparse
@@ -33,18 +32,18 @@ from tests.worker.truth import merged
 N_TASKS = 6
 N_RESTARTED = 3
 DELAY = {"group.initial.rebalance.delay.ms": "3000"}
-"""As brokers have by default: the first assignment waits for workers that start together."""
+"""The default of brokers: the first assignment waits for workers that start together."""
 
 
 SESSION_MS = 30_000
 SPEED = 20.0
-"""Queries a second and task, while it is measured how long tasks stand still."""
+"""Queries per second and task during the measurement of pauses."""
 KILLED_SECONDS = 1.0
-"""From `kill -9` to the next process."""
+"""Seconds from `kill -9` to the next process."""
 
 
 class Figures(NamedTuple):
-    """What one case took; a cell is empty where it does not apply.
+    """The figures of one case; a cell is empty where it does not apply.
 
     Times that the input was read, assignments, tasks without stores, seconds for which a task of a
     stopped worker and of another one stood still.
@@ -58,7 +57,7 @@ class Figures(NamedTuple):
 
 
 class Watch(threading.Thread):
-    """Asks workers for their positions; `still` has the longest pause of each task."""
+    """Polls workers for their positions; `still` has the longest pause of each task."""
 
     def __init__(self, workers: Mapping[str, Worker]) -> None:
         super().__init__(daemon=True)
@@ -101,7 +100,7 @@ class Fleet:
         }
 
     def append(self, begin: float, end: float) -> None:
-        """The same share of the traffic of every task."""
+        """An equal share of the traffic of every task."""
         parts = {n: traffic(n, n_queries=self._n_queries) for n in range(N_TASKS)}
         self.world.append({n: part.part(begin, end) for n, part in parts.items()})
 
@@ -115,7 +114,8 @@ class Fleet:
         return worker
 
     def until_read(self, workers: Iterable[Worker]) -> dict[str, Any]:
-        """Until workers share all tasks and have read everything; their totals together."""
+        """Waits until workers share all tasks and have read all records; returns their totals
+        together."""
         ends, shared = self.world.ends(), list(workers)
 
         def documents() -> Sequence[Mapping[str, Any]]:
@@ -134,7 +134,7 @@ class Fleet:
 
     @contextmanager
     def watched(self, workers: Mapping[str, Worker]) -> Iterator[Watch]:
-        """Traffic, and a watch of the tasks from the moment at which all of them read it."""
+        """Sends traffic, and watches the tasks from the moment at which all of them read it."""
         watch, feed = Watch(workers), self._feed()
         feed.start()
         watch.start()
@@ -160,7 +160,8 @@ class Fleet:
         )
 
     def figures(self, since: Mapping[int, int] | None = None) -> Figures:
-        """Of all processes, which have ended; of assignments those after *since*, by process.
+        """Figures of all processes, which have ended; of assignments those after *since*, by
+        process.
 
         A killed one does not report what it has read.
         """
@@ -183,7 +184,7 @@ def _have_read(workers: Iterable[Worker], ends: Mapping[str, int]) -> bool:
 
 
 def until_end(fleet: Fleet, n_workers: int) -> Figures:
-    """Workers that start together, and read what is there."""
+    """Workers that start together and read the present records."""
     fleet.append(0, 1)
     for worker in [fleet.start("--until-end") for _ in range(n_workers)]:
         if worker.wait(600) != 0:
@@ -193,10 +194,9 @@ def until_end(fleet: Fleet, n_workers: int) -> Figures:
 
 
 def restart(fleet: Fleet, *, named: bool, kill: bool, back: bool = True) -> Figures:
-    """Under traffic SIGTERM to one worker after the other, or with *kill* `kill -9` to one.
-
-    Each is started again, after a SIGTERM at once. One that does not come *back* has written
-    snapshots, from which the others continue its tasks.
+    """Under traffic, sends SIGTERM to one worker after the other, or with *kill* `kill -9` to one.
+    Each is restarted, after a SIGTERM at once. One that does not come *back* has written snapshots,
+    from which the others continue its tasks.
     """
     names = [f"worker-{n}" for n in range(N_RESTARTED)]
     of: dict[str, dict[str, object]] = {

@@ -13,7 +13,7 @@ from evaluator.core.types.records import LOGS, Log
 from evaluator.mapping.schemas import Answer
 
 REGISTRY: Final = "http://127.0.0.1:9"
-"""Of a registry that is never asked: its answers are recorded before."""
+"""Address of a registry that gets no requests: its answers are recorded before."""
 _FORMATS: Final = {
     "json": 'format = "json"',
     "avro": f'format = "avro"\nregistry = "{REGISTRY}"',

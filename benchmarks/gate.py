@@ -1,7 +1,7 @@
 """Promotions by the gate in worlds without a better challenger, and the time to find a better one.
 
 `python -m benchmarks.gate`: seeded simulations of the blocks of whole runs. It fails if a preset
-promotes more than `--max-aa-share` times its alpha in a world for which it makes its promise.
+promotes more than `--max-aa-share` times its alpha in a world for which it has a guarantee.
 """
 
 import argparse
@@ -148,10 +148,10 @@ class Values:
 def promoted_after(
     world: World, rules: GateRules, n_runs: int, n_blocks: int, seed: int
 ) -> FloatArray:
-    """After how many hours each run is promoted; infinity: never, or ended before.
+    """Hours until each run is promoted; infinity: never, or ended before.
 
     The rules of `evaluator.core.promotion.gate.decided`, for all runs at once
-    (tests/core/test_gate.py holds them to each other).
+    (tests/core/test_gate.py compares them).
     """
     values, block_s = Values(world, n_runs, seed), rules.block_ms // 1_000
     bets, days = BlockBets.of_one(n_runs), Wealth.of_one(n_runs)
@@ -210,13 +210,13 @@ COUNTED_OFTEN: Final = {
     f"{n:,} lasting traces, each occurrence counted": World(n_lasting=n, all_count=True)
     for n in (2_000, 500, 100)
 }
-"""What the sample of traces that count once prevents."""
+"""Worlds whose errors are prevented because each trace counts once."""
 KEPT: Final = {
     "quick": tuple(name for name in AT_ONCE if "0.99" not in name and "skewed" not in name),
     "standard": tuple(AT_ONCE),
     "cautious": (*AT_ONCE, *SLOW),
 }
-"""The worlds for which each preset makes its promise."""
+"""The worlds for which each preset has a guarantee."""
 
 
 def rules_of(preset: str, **changes: int) -> GateRules:
@@ -228,7 +228,7 @@ def n_blocks_of(preset: str, rules: GateRules) -> int:
 
 
 def no_better(n_runs: int, seed: int, limit: float) -> list[str]:
-    """Prints the share of promoted runs by world and preset; gives the broken promises."""
+    """Prints the share of promoted runs by world and preset; returns violated guarantees."""
     rows, broken = [], []
     for name, world in {**AT_ONCE, **SLOW, **COUNTED_OFTEN}.items():
         row = [name]
@@ -246,7 +246,8 @@ def no_better(n_runs: int, seed: int, limit: float) -> list[str]:
 
 
 def by_length_of_block(n_runs: int, seed: int) -> None:
-    """Prints what a block of a minute does to correlated traces, with the other standard rules."""
+    """Prints the effect of other block lengths on correlated traces, with the other standard
+    rules."""
     rows = []
     for name in ("AR(1) 0.9 between traces", "AR(1) 0.99 between traces"):
         row = [name]
@@ -261,7 +262,7 @@ def by_length_of_block(n_runs: int, seed: int) -> None:
 
 
 def better(n_runs: int, seed: int) -> None:
-    """Prints how long it takes to find challengers that are better."""
+    """Prints the time to find better challengers."""
     rows = []
     for every_s in (1, 10):
         for deviation in (0.12, 0.3):
@@ -280,7 +281,8 @@ def better(n_runs: int, seed: int) -> None:
 
 
 def differences_of(steepness: float, n: int, seed: int) -> dict[str, FloatArray]:
-    """The differences of a better challenger, challenger minus served, by who judges, `[n]` each.
+    """The differences of a better challenger, challenger minus served, by kind of judgments, `[n]`
+    each.
 
     Three of ten candidates are relevant. Rank r is examined with probability r^-steepness; a
     relevant candidate is clicked if it is examined. A query without a click has the difference 0.
@@ -309,7 +311,7 @@ def differences_of(steepness: float, n: int, seed: int) -> dict[str, FloatArray]
 
 
 def by_clicks(n_runs: int, seed: int) -> None:
-    """Prints what weighted clicks cost: the evidence for one challenger, judged in three ways."""
+    """Prints the cost of weighted clicks: the evidence for one challenger, judged in three ways."""
     rows, rules = [], rules_of("standard")
     n_blocks = n_blocks_of("standard", rules)
     for steepness in (0.5, 1.0, 1.5):
@@ -331,7 +333,7 @@ def by_clicks(n_runs: int, seed: int) -> None:
 
 
 def cost() -> None:
-    """Prints what a trace costs a leader."""
+    """Prints the cost of a trace for a leader."""
     rules, n = GateRules("ndcg@10", {"mrr": 0.01}), 20_000
     began = time.process_time()
     observations = []

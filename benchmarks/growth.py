@@ -1,7 +1,7 @@
 """`make bench-growth`: how CPU time per pair grows with candidates, measures, scorers and more.
 
-Each case changes one thing of the usual traffic. All cases take turns within a round, bare reading
-of the same topics beside each; medians over the rounds.
+Each case changes one thing of the usual traffic. All cases take turns within a round, each with
+bare reading of the same topics; medians over the rounds.
 """
 
 import argparse
@@ -30,7 +30,7 @@ class Case(NamedTuple):
     form: str = ""
     """The foreign format in which the pairs arrive."""
     share: float = 1.0
-    """Of the pairs, for cases whose pairs cost much more."""
+    """Share of the pairs, for cases whose pairs cost much more."""
 
 
 CASES = (
@@ -110,7 +110,7 @@ def table(
 ) -> list[tuple[str, str, str, str]]:
     """Axis, value, CPU time per pair, and that relative to bare reading.
 
-    Two workers share the pairs, so none of them has a second half: theirs is the whole run.
+    Two workers share the pairs, so neither has a second half: their figure is of the whole run.
     """
     result, rows = medians(rounds), []
     for case in cases:

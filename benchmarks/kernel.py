@@ -1,7 +1,7 @@
-"""The kernel beside pytrec_eval and ranx: queries per second, interleaved in one run.
+"""The kernel compared with pytrec_eval and ranx: queries per second, interleaved in one run.
 
 `python -m benchmarks.kernel` (`make bench-kernel`). Every contestant measures the same queries once
-per round, in rounds; medians over the rounds. Values are compared before anything is timed.
+per round, in rounds; medians over the rounds. Values are compared before the measurement.
 """
 
 import argparse
@@ -43,12 +43,12 @@ RANX = ["ndcg_burges@10", "map@10", "mrr", "precision@1"]
 ARRAYS, LISTS, DICTS = "evaluator, ready arrays", "evaluator, Python lists", "evaluator, dicts"
 TREC_DICTS, RANX_DICTS, RANX_ARRAYS = "pytrec_eval, dicts", "ranx, dicts", "ranx, ready arrays"
 BARS = {ARRAYS: 6.0, LISTS: 3.0}
-"""Times the speed of pytrec_eval."""
+"""Targets, in multiples of the speed of pytrec_eval."""
 LATE_BAR = 0.4
 
 Means = list[float]
 Contestant = Callable[[], Any]
-"""Measures all queries, once; gives what the four means can be had from."""
+"""Measures all queries once; returns a result from which the four means follow."""
 
 
 class World:
@@ -83,7 +83,7 @@ def rules_of_a_worker() -> Rules:
 def contestants(world: World) -> dict[str, Contestant]:
     """By name: measures all queries, once. From dicts both give dicts of values by query.
 
-    The qrels of pytrec_eval are read before the clock runs; ours are read again each time.
+    The qrels of pytrec_eval are read before the measured time; ours are read each time.
     """
     asked = rules_of_a_worker()
 
@@ -116,7 +116,7 @@ def exponential(qrels: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
 
 
 def ranx_contestants(world: World) -> dict[str, Contestant]:
-    """None where ranx is not installed."""
+    """None if ranx is not installed."""
     try:
         import ranx  # noqa: PLC0415 - it takes seconds, and may not be there
         from numba.typed import List  # noqa: PLC0415 - the same
@@ -131,7 +131,7 @@ def ranx_contestants(world: World) -> dict[str, Contestant]:
     ids = np.arange(N_CANDIDATES, dtype=float)
     qrels, run = List(), List()
     for grades, scores in zip(world.grades, world.scores, strict=True):
-        judged = np.argsort(-grades)[: np.count_nonzero(grades >= 0)]  # ranx wants the best first
+        judged = np.argsort(-grades)[: np.count_nonzero(grades >= 0)]  # best first
         qrels.append(np.column_stack((ids[judged], grades[judged])))
         order = np.argsort(-scores)
         run.append(np.column_stack((ids[order], scores[order])))
@@ -144,7 +144,7 @@ def ranx_contestants(world: World) -> dict[str, Contestant]:
 
 
 def means_of(found: Any) -> Means:
-    """Of whatever a contestant gives."""
+    """The means of any result of a contestant."""
     if isinstance(found, evaluator.Measured):
         return [mean or 0.0 for mean in found.mean.values()]
     if isinstance(found, np.ndarray):
@@ -163,7 +163,7 @@ def seconds_of(measure: Contestant) -> float:
 
 
 def check_equal(measures: dict[str, Contestant]) -> None:
-    """Also warms everything up, compilers included."""
+    """Also warms up all contestants, compilers included."""
     expected = means_of(measures[ARRAYS]())
     for name, measure in measures.items():
         found = means_of(measure())
@@ -221,7 +221,7 @@ def _children_seconds() -> float:
 
 
 def main() -> None:
-    warnings.simplefilter("ignore")  # ranx casts what it should not
+    warnings.simplefilter("ignore")  # ranx casts more than it should
     parser = argparse.ArgumentParser(prog="python -m benchmarks.kernel", description=__doc__)
     parser.add_argument("--queries", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=7)

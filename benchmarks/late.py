@@ -1,10 +1,10 @@
-"""One late judgment in the worker, beside measuring its query again.
+"""One late judgment in the worker, compared with processing its query again.
 
-Late: one more judgment, of one grade, of a query that is open and has a judgment of five. Again:
-the query taken anew, by an engine that has never seen it, with what it then stands at: its ranking,
-and one judgment of all six grades. Both as the engine does it, `receive`, from decoded batches to
-evaluations: match, merge, measure, move the sums; again also rank and hold. What decoding costs is
-told apart. CPU time per query, in batches, with the thresholds of the worker's garbage collector.
+Late: one more judgment, of one grade, of an open query with a judgment of five grades. Again: the
+query in another engine, with its final grades: its ranking, and one judgment of all six grades.
+Both are `Engine.receive`, from decoded batches to evaluations: match, merge, measure, change the
+sums; the second also ranks and stores. Decoding is measured separately. CPU time per query, in
+batches, with the thresholds of the worker's garbage collector.
 """
 
 import gc

@@ -1,4 +1,4 @@
-"""The learner: updates per second, and how good its weights are beside other programs.
+"""The learner: updates per second, and the quality of its weights compared with other programs.
 
 `python -m benchmarks.learning` (`make bench-learn`). Updates are timed in rounds, interleaved, with
 medians. Every program learns from the same queries of a seeded linear world and is measured on the
@@ -31,7 +31,7 @@ N_CANDIDATES, N_FEATURES = 20, 4
 BATCH = 64
 TRUTH = np.array([1.0, -2.0, 0.5, 0.25])
 UNITS = np.array([1.0, 100.0, 0.01, 10.0])
-"""What the features are measured in."""
+"""The units of the features."""
 GRADES = np.array([2.0, 1.0, 1.0] + [0.0] * (N_CANDIDATES - 3))
 
 
@@ -56,7 +56,7 @@ PLAIN: str = "softmax, plainly: NumPy's exp and @, group by group"
 
 
 def plain_update(weights: np.ndarray, groups: list[Group]) -> np.ndarray:
-    """What one would write in a minute, right as it is: one update by the mean gradient."""
+    """The obvious implementation, and a correct one: one update by the mean gradient."""
     gradient = np.zeros(len(weights))
     for features, grades in groups:
         scores = features @ weights
@@ -66,9 +66,8 @@ def plain_update(weights: np.ndarray, groups: list[Group]) -> np.ndarray:
 
 
 def updates_per_second(n_rounds: int, n_updates: int) -> dict[str, dict[str, float]]:
-    """By loss and size of the batch: medians over the rounds, every one of which has all.
-
-    Each update has groups of its own, and all that is made of them counts.
+    """By loss and size of the batch: medians over the rounds, each of which has all of them. Each
+    update has groups of its own, and their preparation counts.
     """
     named = [(name, LABEL_MODES[0]) for name in LOSSES]
     groups = {
@@ -101,7 +100,7 @@ def updates_per_second(n_rounds: int, n_updates: int) -> dict[str, dict[str, flo
     }
 
 
-# --- how good ---
+# --- quality ---
 
 Scorer = Callable[[np.ndarray], np.ndarray]
 """From features to scores, `[n_queries, n_candidates]`."""
@@ -179,7 +178,7 @@ def river_pairs(features: np.ndarray, grades: np.ndarray) -> Scorer:
 
 
 def _river(rows: np.ndarray, labels: np.ndarray, *, intercept_lr: float) -> Scorer:
-    """By the weights that it has in the end; the intercept orders nothing."""
+    """Scores by the final weights; the intercept does not affect the order."""
     from river import linear_model, preprocessing  # noqa: PLC0415 - it may not be there
 
     scaler = preprocessing.StandardScaler()
@@ -193,7 +192,7 @@ def _river(rows: np.ndarray, labels: np.ndarray, *, intercept_lr: float) -> Scor
 
 
 def qualities(n_queries: int, seed: int) -> list[tuple[str, float, float]]:
-    """NDCG@10 on queries that nobody learned from, and seconds to learn."""
+    """NDCG@10 on queries that no program learned from, and seconds to learn."""
     train, test = world(n_queries, seed), world(n_queries, seed + 1)
     programs: dict[str, Callable[[np.ndarray, np.ndarray], Scorer]] = {
         "the truth, without its noise": lambda *_: lambda others: others / UNITS @ TRUTH,

@@ -4,7 +4,7 @@
 each, and snapshots in a folder; store, snapshots and broker are on one disk. The first task is
 given that many rankings of 20 candidates, each with its judgment, none of which expires. Once they
 are in a snapshot, `--behind` more pairs follow, and `kill -9` ends the worker, which does not come
-back. It is measured how long the other worker takes until it has read both tasks to their ends, the
+back. The result is the time until the other worker has read both tasks to their ends, the
 session of the lost one included.
 """
 

@@ -73,7 +73,7 @@ async def scrape(worker: Worker) -> None:
 
 
 def pairs_read(worker: Worker) -> int:
-    """Judgments that it has committed, heartbeats apart."""
+    """Judgments that it has committed, without heartbeats."""
     ledger = worker.totals["ledger"]["judgments"]
     return int(ledger["read"] - ledger["heartbeat"])
 

@@ -1,8 +1,8 @@
 """Foreign records to decoded columns, without a broker: CPU microseconds per record.
 
 `python -m benchmarks.mapping --records 2000 --rounds 9`. Rankings of about 3 kB with 20 rows, and
-clicks; beside them the same as canonical messages. OTLP has requests of one retrieval span with 20
-documents, or of one evaluation, by the preset otel-genai.
+clicks, compared with the same as canonical messages. OTLP has requests of one retrieval span with
+20 documents, or of one evaluation, by the preset otel-genai.
 """
 
 import argparse
@@ -152,7 +152,7 @@ def of_otlp(
 
 
 def in_base64(value: bytes) -> str:
-    """Bytes as JSON of Protobuf has them."""
+    """Bytes in the JSON form of Protobuf."""
     return b64encode(value).decode()
 
 
@@ -195,7 +195,7 @@ def evaluations(number: int, in_text: Callable[[bytes], str]) -> dict[str, Any]:
 
 
 def attributes_of(values: dict[str, Any]) -> list[dict[str, Any]]:
-    """Attributes as OTLP has them."""
+    """Attributes in the form of OTLP."""
     kinds = {str: "stringValue", float: "doubleValue"}
     return [{"key": name, "value": {kinds[type(each)]: each}} for name, each in values.items()]
 

@@ -1,7 +1,7 @@
-"""What an open query costs in memory, by candidates, rankers and whether it was judged.
+"""Memory of an open query, by candidates, rankers and whether it was judged.
 
 `python -m benchmarks.memory`: every row in a process of its own, a minute and a half altogether.
-`--released`: what a process takes after its queries have expired, and after its heap was trimmed.
+`--released`: memory of a process after its queries have expired, and after its heap was trimmed.
 """
 
 import argparse
@@ -68,7 +68,7 @@ def judgments(n: int) -> Iterator[Message]:
 
 
 def fill(n: int, n_candidates: int, n_rankers: int, *, judged: bool) -> Engine:
-    """An engine that holds *n* queries; messages and outputs are dropped on the way."""
+    """An engine with *n* open queries; messages and outputs are discarded."""
     engine = make_engine()
     ranked, graded = rankings(n, n_candidates, n_rankers), judgments(n)
     for first in range(0, n, BATCH):
@@ -100,7 +100,7 @@ def released(n: int) -> list[tuple[str, float]]:
     found = [("before", resident_mb())]
     engine = fill(n, 20, 2, judged=True)
     found.append((f"{engine.n_open:,} held", resident_mb()))
-    for days in (3, 6):  # the first two free the keys of what is there, and then those of the first
+    for days in (3, 6):  # the first two release the keys of these queries, then those of the first
         at = START_MS + days * 86_400_000
         for log, read, members in (
             ("rankings", decode_rankings, '"candidate_ids":["a"],"scores":[1]'),

@@ -1,4 +1,4 @@
-"""What a process says of itself: wall and CPU time between two moments, peak memory, stages."""
+"""Measurements of a process by itself: wall and CPU time, peak memory, stages."""
 
 import functools
 import json
@@ -21,7 +21,7 @@ def cpu_seconds() -> float:
 def peak_mb() -> float:
     """Largest resident memory of this program so far.
 
-    Not `ru_maxrss`: that one is handed down from the process that started this one.
+    Not `ru_maxrss`, which is inherited from the process that started this one.
     """
     status = Path("/proc/self/status")
     if status.exists():
@@ -32,7 +32,7 @@ def peak_mb() -> float:
 
 
 def resident_mb() -> float:
-    """Resident memory of this program just now."""
+    """Present resident memory of this program."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() / 2**20
 
@@ -57,13 +57,13 @@ class Meter:
             self.stages.clear()
 
     def read(self, n: int) -> None:
-        """*n* more records were read."""
+        """Counts *n* more read records."""
         if self._n_read < self._n_records // 2 <= self._n_read + n:
             self._half_cpu = cpu_seconds()
         self._n_read += n
 
     def end(self) -> None:
-        """Everything up to here is finished and committed; the last time counts."""
+        """All records so far are committed; the last call counts."""
         self._ended = (time.perf_counter(), cpu_seconds())
 
     def write(self, path: Path, **more: object) -> None:
@@ -83,7 +83,7 @@ class Meter:
 class Stages:
     """Seconds per stage by *clock*; time in a stage within a stage counts for the inner one alone.
 
-    A stage that awaits is charged until it goes on, whatever else ran meanwhile: on one core
+    A stage that awaits is charged until it continues, including other work meanwhile: on one core
     that is the client's own work (reading and sending sockets, compression). All stages must be
     entered from one asyncio task.
     """

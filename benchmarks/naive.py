@@ -1,10 +1,10 @@
-"""What one would write in an afternoon: a model per message, a dict, numpy per query, `send`.
+"""An evaluator of an afternoon: a model per message, a dict, numpy per query, `send`.
 
 It joins, measures two rankers with five measures, keeps exact running totals and produces one
-result per judgment, with the members of an evaluation. It is not made slow on purpose: it reads
+result per judgment, with the members of an evaluation. It is not slow on purpose: it reads
 with `async for`, as the client's documentation does, validates with pydantic's JSON parser, sends
-without waiting for each acknowledgement and compresses with zstd. It knows nothing of settling,
-forgetting, windows, corrections, duplicates or ties.
+without waiting for each acknowledgement and compresses with zstd. It has no settling, expiry,
+windows, corrections, duplicates or ties.
 """
 
 import json
@@ -87,7 +87,7 @@ def measure(scores: list[float], ids: list[str], grades: dict[str, float]) -> Me
 
 
 class NaiveEvaluator:
-    """State of the naive way; *send* takes (key, value) of one result."""
+    """State of the naive evaluator; *send* takes (key, value) of one result."""
 
     def __init__(self, send: Callable[[bytes, bytes], Awaitable[Any]]) -> None:
         self._send = send

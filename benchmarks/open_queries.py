@@ -2,17 +2,17 @@
 
 `python -m benchmarks.open_queries --open 1000000`: an engine with its store on a disk, without
 Kafka, a commit every 25,000 pairs. Rankings come evenly over event time, so that in steady state as
-many settle, expire and have their keys released as start. Measured are
+many settle, expire and have their keys released as start. Three cases are measured:
 
-- with ten thousand open, all in memory;
-- with all of them open, 90 % of the judgments of queries in memory, 10 % of any;
-- with all of them open, judgments of any query.
+- ten thousand open queries, all in memory;
+- all of them open, 90 % of the judgments of queries in memory, 10 % of any;
+- all of them open, judgments of any query.
 
-With `--cached` the files of the store are read before each of the latter, so that they are in the
+With `--cached` the files of the store are read before each of the last two, so that they are in the
 page cache as far as the machine has memory for them.
 
-The first has a process of its own, so that memory is told apart; it is that of the task and of what
-makes its traffic. They take turns. At the end the stores are closed and opened again.
+The first case has a process of its own, so that memory is measured separately; it is that of the
+task and of its generator. The processes take turns. At the end the stores are closed and reopened.
 """
 
 import argparse
@@ -44,7 +44,7 @@ from evaluator.worker.task_state import TaskState
 
 FEW: Final = "ten thousand open"
 BODIES: Final = 4_096
-"""Different rankings; each comes again and again under other names."""
+"""Different rankings, each of which recurs under other names."""
 BATCH: Final = 5_000
 COMMIT_EVERY: Final = 25_000
 RETENTION_MS: Final = 86_400_000
@@ -82,7 +82,7 @@ class Traffic:
 
 
 def _parts(message: Message) -> tuple[bytes, bytes, bytes, int]:
-    """What stands before, between and behind trace_id and timestamp; the row they are of."""
+    """The text before, between and after trace_id and timestamp; the row of these."""
     before, _, rest = message.value.partition(message.key)
     middle, _, behind = rest.partition(b"%d" % message.timestamp_ms)
     return before, middle, behind, message.timestamp_ms
@@ -107,7 +107,7 @@ def _records(log: Log, first: int, values: list[bytes]) -> Records:
 
 
 class Task:
-    """An engine, its store, and how far both logs were read."""
+    """An engine, its store, and the positions in both logs."""
 
     def __init__(
         self, directory: Path, retention_ms: int, max_bytes: int, traffic: Traffic
@@ -183,7 +183,7 @@ class Recent:
         self._seen = 0
 
     def some(self, n: int, end: int) -> list[int]:
-        """*n* of them; *end* is behind the latest."""
+        """*n* of them; *end* is after the latest."""
         first = end - self._n_recent
         waiting = self._waiting[self._waiting >= first]
         waiting = np.append(waiting, np.arange(max(self._seen, first), end))
@@ -194,7 +194,7 @@ class Recent:
 
 
 Judged = Callable[[int], list[int]]
-"""Which queries are judged once that many rankings were read."""
+"""The queries that are judged once that many rankings were read."""
 Makes = Callable[[argparse.Namespace, Path], tuple[Task, dict[str, Judged]]]
 
 
@@ -214,7 +214,7 @@ def few_open(arguments: argparse.Namespace, directory: Path) -> tuple[Task, dict
 
 
 def many_open(arguments: argparse.Namespace, directory: Path) -> tuple[Task, dict[str, Judged]]:
-    """A task with all of them; fills it first."""
+    """A task with all queries; fills it first."""
     step_ms = RETENTION_MS / arguments.open
     task = _begin(arguments, directory, RETENTION_MS)
     chance = np.random.default_rng(1)
@@ -231,7 +231,7 @@ def many_open(arguments: argparse.Namespace, directory: Path) -> tuple[Task, dic
     n_filled = int(arguments.open * (1 + (REMEMBER_MS + 2 * EARLY_MS) / RETENTION_MS))
     began = time.perf_counter()
     while task.n_ranked < n_filled:
-        task.take(BATCH, lambda end: [end - 1])  # only to let time go on
+        task.take(BATCH, lambda end: [end - 1])  # only to advance event time
         if task.n_ranked % 500_000 == 0:
             spent = time.perf_counter() - began
             print(
@@ -249,7 +249,7 @@ def _begin(arguments: argparse.Namespace, directory: Path, retention_ms: int) ->
 
 
 def serve(connection: Connection, make: Makes, arguments: argparse.Namespace, path: Path) -> None:
-    """A task in a process of its own: measures pairs in the ways that it is asked for."""
+    """A task in a process of its own: measures pairs in the requested ways."""
     gc.set_threshold(*GC_THRESHOLD)
     task, ways = make(arguments, path)
     gc.collect()
@@ -284,7 +284,7 @@ def rounds(arguments: argparse.Namespace, directory: Path) -> Iterator[tuple[str
         given = (there, make, arguments, directory / name)
         processes.append(context.Process(target=serve, args=given))
         processes[-1].start()
-        there.close()  # else a process that fails would be waited for
+        there.close()  # else the parent would wait for a failed process
         ways |= dict.fromkeys(here.recv(), here)
     for number in range(arguments.rounds):
         costs = {}
@@ -300,7 +300,7 @@ def rounds(arguments: argparse.Namespace, directory: Path) -> Iterator[tuple[str
 
 
 def tell_of_restart(name: str, task: Task) -> None:
-    """Closes and opens the store again, and says how long each takes, and of the memory."""
+    """Closes and reopens the store; prints the time of each, and the memory."""
     held, tally, peak = task.engine.n_open, task.engine.tally(), peak_mb()
     began = time.perf_counter()
     task.commit()

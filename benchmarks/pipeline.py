@@ -1,8 +1,8 @@
-"""The way of a batch without a broker: decode, receive, encode. CPU microseconds per pair.
+"""The stages of a batch without a broker: decode, receive, encode. CPU microseconds per pair.
 
 `python -m benchmarks.pipeline --pairs 50000 --rounds 5`; `--functions 30` also prints where the
-interpreter spends its time (cProfile: its figures are shares, not speeds), `--parts` what the
-parts of `receive` take.
+interpreter spends its time (cProfile: its figures are shares, not speeds), `--parts` the time of
+the parts of `receive`.
 """
 
 import argparse
@@ -42,7 +42,7 @@ GC_THRESHOLD = (100_000, 20, 100)  # rarely, as the worker sets it
 
 
 class Stopwatch:
-    """CPU seconds per stage; `lap` charges what was used since the last lap to a stage."""
+    """CPU seconds per stage; `lap` charges the time since the last lap to a stage."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
@@ -80,7 +80,8 @@ def one_batch(messages: list[Message], log: Log, first: int, end: int) -> Record
 def in_reading_order(
     rankings: list[Message], judgments: list[Message], size: int
 ) -> Iterator[Records]:
-    """Both logs about as the worker reads them: judgments up to where the rankings are."""
+    """Both logs approximately as the worker reads them: judgments up to the clock of the
+    rankings."""
     first = 0
     for batch in batches(rankings, "rankings", size):
         yield batch
@@ -107,7 +108,7 @@ def make_engine(disk_tier: DiskTier | None = None, *, learns: bool = False) -> E
 
 
 def encode(outputs: Outputs, measures: MeasureSet) -> int:
-    """Bytes of everything that a live worker writes; the number of records."""
+    """Encodes all outputs of a live worker; returns the number of records."""
     topics: dict[Log, str] = {"rankings": "rankings", "judgments": "judgments"}
     records = (
         encode_evaluations(outputs.evaluations, measures, emit_query=True),
@@ -119,7 +120,7 @@ def encode(outputs: Outputs, measures: MeasureSet) -> int:
 
 
 def run(reading: list[Records], watch: Stopwatch, *, learns: bool = False) -> tuple[Engine, int]:
-    """Everything once, with a fresh engine; also the number of records written."""
+    """Runs all stages once, with a new engine; also returns the number of records written."""
     engine = make_engine(learns=learns)
     written = 0
     measures = MeasureSet.parse(MEASURES)

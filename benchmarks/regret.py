@@ -1,8 +1,8 @@
-"""The leader on a seeded world: how far live weights are behind the best, how soon they catch up.
+"""The leader on a seeded world: regret of the live weights, and the time until they catch up.
 
 `python -m benchmarks.regret`. Queries settle one after the other; the champion's weights serve, the
-leader learns, tries and promotes as `evaluator run --set learning=auto` does. Half way the world's
-own weights change.
+leader learns, tries and promotes as `evaluator run --set learning=auto` does. Halfway the true
+weights of the world change.
 """
 
 import argparse
@@ -31,7 +31,7 @@ GRADES = (2.0, 1.0, 1.0)
 MEASURE = "ndcg@10"
 HELD_OUT = 4_000
 WIDEST = 0.01
-"""Regret below which what is live has caught up."""
+"""Regret below which the live weights have caught up."""
 
 
 def queries(

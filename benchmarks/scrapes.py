@@ -1,8 +1,8 @@
-"""How long a scrape stops the loop, with as many quality series as there may be.
+"""Time for which a scrape blocks the loop, with the largest number of quality series.
 
 `python -m benchmarks.scrapes`: the loop of a process turns without a break, and measures its
 longest turn while the text of a scrape is written: in the loop, and by the thread that a worker
-has. A turn is measured in CPU time of the whole process, which others on the machine do not change.
+has. A turn is measured in CPU time of the whole process, which other programs do not change.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Which function belongs to which stage of the way of a batch."""
+"""The functions of each stage of a batch."""
 
 import importlib
 import sys
@@ -36,7 +36,8 @@ COROUTINES = (
 
 
 def charge_core(stages: Stages) -> None:
-    """Charges what is synchronous. A private part that is gone is charged to what calls it."""
+    """Charges synchronous functions. The time of a missing private function is charged to its
+    caller."""
     for module, name, stage in FUNCTIONS:
         owner = importlib.import_module(module)
         original = getattr(owner, name)

@@ -1,4 +1,4 @@
-"""CPU time from the start of a process to its first poll, beside importing its libraries alone.
+"""CPU time from the start of a process to its first poll, and of importing its libraries alone.
 
 Fresh processes in turns on one core: the interpreter, the imports of the libraries that the worker
 has loaded at its first poll of an assigned partition, the worker up to that poll on a real broker,

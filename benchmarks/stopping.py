@@ -1,9 +1,9 @@
-"""A whole worker that holds a million rankings: how soon SIGTERM ends it, and how soon it is back.
+"""A whole worker with a million open queries: time from SIGTERM to its end, and to its return.
 
 `python -m benchmarks.stopping --open 1000000`: a broker of its own with one task, filled with
 rankings of a day and a tenth more; then `evaluator run`, as an operator starts it. SIGTERM comes
-once while it reads, with that many held, and once when it has nothing more to do; it is started
-again after the first.
+once while it reads, with that many open queries, and once when it is idle; it is restarted after
+the first.
 """
 
 import argparse
@@ -35,7 +35,7 @@ PATIENCE_SECONDS = 600
 
 
 async def fill(bootstrap: str, n: int, step_ms: float) -> None:
-    """*n* rankings, *step_ms* apart, and now and then a judgment, so that time goes on."""
+    """*n* rankings, *step_ms* apart, with occasional judgments, so that event time advances."""
     connection = Connection(bootstrap)
     await create_topics(connection, await plan_topics(connection, partitions=1))
     traffic = Traffic(step_ms)
@@ -73,14 +73,15 @@ class Run:
         return document
 
     def _answers(self, path: str) -> Iterator[dict[str, Any]]:
-        """What it says, again and again, but not for ever."""
+        """Its status, repeatedly, for a limited time."""
         while time.perf_counter() - self._began < PATIENCE_SECONDS:
             yield self._get(path)
             time.sleep(0.01)
         sys.exit("the worker did not come so far")
 
     def wait_for(self, n_open: int, *, end: bool) -> dict[str, Any]:
-        """Its task, once it is ready and holds so many; with *end*, once it has read all."""
+        """Its task, once it is ready and has this many open queries; with *end*, once it has read
+        all."""
         for status in self._answers("/status"):
             for task in status.get("tasks", ()):
                 at_end = not any(task["lag"].values())
@@ -93,7 +94,7 @@ class Run:
         return time.perf_counter() - self._began
 
     def stop(self) -> float:
-        """Seconds from SIGTERM to the end of the process, which has to be in order."""
+        """Seconds from SIGTERM to the end of the process, which must be clean."""
         began = time.perf_counter()
         os.kill(self._process.pid, signal.SIGTERM)
         code = self._process.wait(PATIENCE_SECONDS)

@@ -1,7 +1,7 @@
 """A task without its disk: seconds and records until it has caught up, with and without snapshot.
 
 `python -m benchmarks.takeover --open 100000`: a worker in this process on a broker in memory, so
-that nothing but the worker is measured; its store and the folder of snapshots are on one disk. The
+that only the worker is measured; its store and the folder of snapshots are on one disk. The
 snapshot is of the moment at which that many queries are open; `--behind` more pairs come after it.
 `--no-rebuild` leaves out the worker without a snapshot, which reads all again.
 """
@@ -36,7 +36,7 @@ TICK_SECONDS = 0.001
 
 
 class TimedStates(RocksStateDirectory):
-    """Measures copies of stores, and how long they hold the interpreter."""
+    """Measures copies of stores, and the time for which they hold the interpreter."""
 
     seconds = 0.0
     longest_pause = 0.0
@@ -53,7 +53,7 @@ class TimedStates(RocksStateDirectory):
         return head
 
     def _tick(self, ended: threading.Event) -> None:
-        """The longest time between two turns of a thread that has nothing to do."""
+        """The longest time between two turns of an idle thread."""
         before = time.perf_counter()
         while not ended.is_set():
             time.sleep(TICK_SECONDS)
@@ -83,7 +83,8 @@ class Run:
         self.n_pairs = end
 
     async def work(self, name: str, *, snapshots: bool, write: bool = False) -> dict[str, Any]:
-        """A worker with an own disk until it has read all; with *write*, until that is written."""
+        """Runs a worker with its own disk until it has read all records; with *write*, until a
+        snapshot is written."""
         states = TimedStates(self.folder / name)
         states.hold()
         kept = None

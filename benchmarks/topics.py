@@ -1,4 +1,4 @@
-"""The topics of a benchmark: made, filled, and read back."""
+"""The topics of a benchmark: created, filled, and read back."""
 
 import asyncio
 import json
@@ -17,14 +17,14 @@ N_PARTITIONS = 2
 
 
 class Traffic(NamedTuple):
-    """How producers write the inputs."""
+    """Settings with which producers write the inputs."""
 
     batch_bytes: int
     compression: str | None
 
 
 TRAFFIC = {"plain": Traffic(16 * 1024, None), "lz4": Traffic(512 * 1024, "lz4")}
-"""What producers do by default, and what they do where somebody has tuned them."""
+"""The defaults of producers, and tuned settings."""
 INPUTS = ("rankings", "judgments")
 OUTPUTS = {
     "evaluations": "compact,delete",
@@ -43,7 +43,8 @@ LONE = ("weights", "weights-log", "alarms", "alarm-commands", "schemas")
 
 
 async def make_topics(bootstrap: str, prefix: str) -> None:
-    """Inputs and outputs under *prefix*, kept for ever: their timestamps are long past."""
+    """Creates inputs and outputs under *prefix* without retention, because timestamps are long
+    past."""
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
     try:
@@ -63,7 +64,7 @@ async def make_topics(bootstrap: str, prefix: str) -> None:
 
 
 def partition_of(key: bytes) -> int:
-    """Where the usual partitioner puts a key."""
+    """The partition of a key by the usual partitioner."""
     return int((murmur2(key) & 0x7FFFFFFF) % N_PARTITIONS)
 
 
@@ -76,7 +77,7 @@ async def load(
         bootstrap_servers=bootstrap,
         max_batch_size=traffic.batch_bytes,
         compression_type=traffic.compression,
-        enable_idempotence=True,  # so that what is sent again keeps its place
+        enable_idempotence=True,  # so that records that are sent again keep their place
     )
     await producer.start()
     try:
@@ -104,7 +105,7 @@ async def _load(producer: AIOKafkaProducer, topic: str, messages: Iterable[Messa
 
 
 async def count_records(bootstrap: str, topic: str) -> int:
-    """Offsets that have been given out in a topic."""
+    """Number of offsets in a topic."""
     consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=None)
     await consumer.start()
     try:

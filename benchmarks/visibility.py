@@ -4,7 +4,7 @@ A worker, alone on its core, first reads a backlog: its full speed. Then half of
 and probes between it: judgments of models of their own, one for each task, whose running mean
 changes with every judgment. As many queries settle and expire as start, before and meanwhile.
 
-A time begins before the probe is given to its producer, and ends when a scrape shows it; scrapes
+The time begins before the probe is passed to its producer, and ends when a scrape shows it; scrapes
 follow each other after a pause, so it is too long by half of a pause and a scrape.
 """
 
@@ -97,7 +97,7 @@ def now_ms() -> int:
 
 
 async def feed(bootstrap: str, first: int, rate: int) -> None:
-    """Sends *rate* pairs per second, numbered from *first* on, until it is ended."""
+    """Sends *rate* pairs per second, numbered from *first* on, until it is stopped."""
     traffic, began = Traffic(first, now_ms(), rate), time.monotonic()
     sent = dict.fromkeys(INPUTS, first)
     settings: dict[str, Any] = {"max_batch_size": BATCH_BYTES}
@@ -129,7 +129,7 @@ async def send(producer: AIOKafkaProducer, topic: str, first: int, messages: lis
 
 @contextmanager
 def feeding(bootstrap: str, first: int, rate: int) -> Iterator[None]:
-    """A process of its own that sends, so that it delays no probe and no scrape."""
+    """A separate process that sends, so that it delays no probe and no scrape."""
     context = multiprocessing.get_context("spawn")
     process = context.Process(target=_feed, args=(bootstrap, first, rate), daemon=True)
     process.start()
@@ -165,7 +165,7 @@ class Probe(NamedTuple):
 
 
 class Probes:
-    """Sends probes and looks for them; `seconds` from produce to /metrics, in any order."""
+    """Sends probes and waits for them; `seconds` from produce to /metrics, in any order."""
 
     def __init__(self, producer: AIOKafkaProducer, port: int) -> None:
         self.seconds: list[float] = []

@@ -1,9 +1,10 @@
-"""The traffic that every benchmark runs on: pairs of a ranking and its judgment, seeded.
+"""The traffic of every benchmark: pairs of a ranking and its judgment, seeded.
 
-By default a ranking has 20 candidates, 4 features each and one named scorer beside the served one,
-about 1.5 kB of JSON; its judgment grades five candidates between seconds and forty minutes later.
-Event time spans three hours, so that at the default maturity more than half of all queries
-settle while the traffic is read. No ties, no duplicates: this is the ordinary way.
+By default a ranking has 20 candidates, 4 features each and one named scorer in addition to the
+served one, about 1.5 kB of JSON; its judgment grades five candidates between seconds and forty
+minutes later. Event time spans three hours, so that at the default maturity more than half of all
+queries settle while the traffic is read. There are no ties and no duplicates, so it takes the fast
+path.
 """
 
 from collections.abc import Iterator
@@ -34,7 +35,7 @@ _SUBJECTS = ("the cheapest flight", "a quiet hotel", "last week's invoices", "op
 
 
 class Shape(NamedTuple):
-    """What the messages of a world look like; at most 1,000 candidates."""
+    """The shape of the messages of a world; at most 1,000 candidates."""
 
     candidates: int = 20
     scorers: tuple[str, ...] = ("bm25",)
@@ -43,7 +44,7 @@ class Shape(NamedTuple):
 
     @property
     def tools(self) -> list[str]:
-        """The names that candidates are drawn from, a prime number of them."""
+        """The names from which candidates are drawn, a prime number of them."""
         return _TOOLS if self.candidates < len(_TOOLS) else _MORE_TOOLS
 
 
