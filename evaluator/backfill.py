@@ -221,8 +221,8 @@ def _members(part: Part) -> tuple[dict[Any, Any], ...]:
 
 def _require_fits(part: Part, added: Part, first: ManifestDocument, of: ManifestDocument) -> None:
     if twice := part.tasks.keys() & added.tasks.keys():
-        raise RequestRefused(f"task {min(twice)} occurs twice, with different results. Merge it
-    once.") if (of.meaning, of.settings) != (first.meaning, first.settings):
+        raise RequestRefused(f"task {min(twice)} occurs twice and differs. Merge it once.")
+    if (of.meaning, of.settings) != (first.meaning, first.settings):
         raise RequestRefused(
             f"task {min(added.tasks)} has another meaning than task {min(part.tasks)}. Evaluate "
             "all tasks with the same settings and version."

@@ -231,8 +231,9 @@ class Settings:
     segment_levels: tuple[tuple[str, str], ...] = _measure(
         (),
         LEVELS,
-        "levels that always have sums of their own, in addition to the 1,000 with the smallest
-        hashes " "([segments](segments.md))", example="locale=de,device=mobile",
+        "levels that always have sums of their own, in addition to the 1,000 with the smallest "
+        "hashes ([segments](segments.md))",
+        example="locale=de,device=mobile",
     )
     segment_measures: tuple[str, ...] = _measure(
         (),

@@ -150,8 +150,8 @@ def _parsed(asked: Sequence[str], scales: Terms) -> MeasureSet:
     except ConfigError as error:
         raise InvalidInputError(str(error)) from None
     for _, measure in (*parsed.of_seen, *parsed.of_clicks):
-        raise InvalidInputError(f"{measure.canonical} needs the exposure of candidates: use
-    replay.") spellings = dict.fromkeys(
+        raise InvalidInputError(f"{measure.canonical} needs exposure, so use replay.")
+    spellings = dict.fromkeys(
         asked_name
         for spelling in parsed.spellings
         for asked_name in [name for name, meant in own.items() if meant == spelling] or [spelling]

@@ -11,8 +11,8 @@ Partitioners = Mapping[str, Callable[[bytes, int], int]]
 COPY: Final = "`evaluator map --mapping FILE --source kafka://HOST:PORT --to rankings,judgments`"
 """The command that copies records into topics that fit."""
 REMEDY: Final = (
-    "Key both topics by the source of trace_id, with one partitioner and one partition count, or
-    copy " f"them with {COPY}."
+    "Key both topics by the source of trace_id, with one partitioner and one partition count, or "
+    f"copy them with {COPY}."
 )
 
 

@@ -196,5 +196,5 @@ def test_measures_of_what_was_seen_are_refused_where_they_cannot_be(settings, wo
 
 
 def test_the_library_has_no_such_measures():
-    with pytest.raises(ValueError, match="ctr@5 needs the exposure of candidates"):
+    with pytest.raises(ValueError, match="ctr@5 needs exposure"):
         evaluate({"q": {"a": 1}}, {"q": {"a": 1.0}}, ["ctr@5"])

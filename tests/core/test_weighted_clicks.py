@@ -165,5 +165,5 @@ def test_these_measures_are_refused_where_they_cannot_be(settings, words):
 
 
 def test_the_library_has_no_such_measures():
-    with pytest.raises(ValueError, match="ips_dcg@5 needs the exposure of candidates"):
+    with pytest.raises(ValueError, match="ips_dcg@5 needs exposure"):
         evaluate({"q": {"a": 1}}, {"q": {"a": 1.0}}, ["ips_dcg@5"])

@@ -155,7 +155,7 @@ def test_a_task_of_other_records_or_meaning_is_not_merged(root):
     part = evaluated(root, 1, records_of(root, 1)[:-2])
     other = evaluated(root, 2, settings=replace(SETTINGS, retention_ms=21_000))
     texts = [json.dumps(summary_of(of)) for of in (whole, part, other)]
-    with pytest.raises(RequestRefused, match="task 1 occurs twice, with different results"):
+    with pytest.raises(RequestRefused, match="task 1 occurs twice and differs"):
         merge(texts[:2])
     with pytest.raises(RequestRefused, match="task 2 has another meaning than task 1"):
         merge([texts[0], texts[2]])
