@@ -57,7 +57,7 @@ class RegistryUnavailable(SourceUnavailable):
 
 
 Prepare = Callable[[Collection[Records]], Awaitable[None]]
-"""Provides what these records need before they are delivered. Raises SourceUnavailable."""
+"""Prepares the decoding of these records before they are delivered. Raises SourceUnavailable."""
 
 
 class SourceUnusable(Exception):
@@ -151,7 +151,7 @@ class Source(Protocol):
     """The two input logs, read as a member of a group.
 
     A task is partition p of both logs. Handover: when `revoking` becomes true the owner stops
-    reading, commits what it has processed, and calls `release`; until then, or until a timeout of
+    reading, commits its processed records, and calls `release`; until then, or until a timeout of
     the adapter, the group waits. Then `assignment` has a new generation. Assigned partitions
     deliver no records until the owner has called `seek`. Coroutines raise SourceUnavailable.
     """

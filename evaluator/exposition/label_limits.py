@@ -73,7 +73,7 @@ class LabelLimits:
 
 
 def series_beside(segments: Collection[str]) -> int:
-    """Limit of the quality series beside those by level of *segments*."""
+    """Limit of the quality series other than those by level of *segments*."""
     return MAX_QUALITY_SERIES - (MAX_SEGMENT_SERIES if segments else 0)
 
 

@@ -1,4 +1,4 @@
-"""The mapping file: TOML to a checked mapping; errors name the line and what is accepted."""
+"""The mapping file: TOML to a checked mapping; errors name the line and the accepted values."""
 
 import difflib
 import hashlib
@@ -66,7 +66,7 @@ _FORMS: Final = 'a path, a list of paths, or { path = "...", const, unit, add, t
 
 
 class MappingRefused(RequestRefused):
-    """An unusable mapping; the message has the file, the line, and what is accepted."""
+    """An unusable mapping; the message has the file, the line, and the accepted values."""
 
 
 class MappingDocument(NamedTuple):
@@ -260,7 +260,7 @@ class _Reader:
         return found
 
     def _file(self, table: dict[str, Any], name: str, log: Log) -> bytes:
-        """The content of a file beside the mapping."""
+        """The content of a file in the folder of the mapping."""
         path = FilePath(self._name).parent / (self._text(table, name, log) or "")
         what = f"a file of at most {MAX_DESCRIPTOR_BYTES} bytes, of protoc --descriptor_set_out"
         try:

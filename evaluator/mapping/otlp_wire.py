@@ -31,7 +31,7 @@ def is_wire(value: bytes) -> bool:
 def items_of(value: bytes) -> Iterator[dict[str, Any]]:
     """The spans and log records of a request, without events and links. Raises ValueError.
 
-    Requests of both are alike up to these: what has a trace id in field 1 is a span.
+    Requests of both have the same form up to these: one with a trace id in field 1 is a span.
     """
     n_groups = 0
     for resource in _parts(value, 1):
@@ -196,7 +196,7 @@ _SCALARS: Final[Mapping[int, Callable[[Any], Any]]] = {
 _MERGED: Final = (_plain, _status)
 
 Members = Mapping[tuple[int, int], tuple[str, Callable[[Any], Any]]]
-"""By number and wire type: the name in JSON, and what gives the value there."""
+"""By number and wire type: the name in JSON, and the function that gives the value there."""
 _SPAN: Final[Members] = {
     (1, _BYTES): ("traceId", bytes.hex),
     (2, _BYTES): ("spanId", bytes.hex),

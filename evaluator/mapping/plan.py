@@ -27,7 +27,7 @@ from evaluator.wire.records import Records
 _encode: Final = msgspec.json.Encoder().encode
 _MAX_CANDIDATES: Final = 1_000
 _MAX_ADD: Final = 1 << 53
-_ROOM: Final = 256  # bytes of a message beside its texts and what is in the record
+_ROOM: Final = 256  # bytes of a message besides its texts and those of the record
 _WHOLE: Final = re.compile(r"true|false|0|[1-9][0-9]{0,18}", re.ASCII)
 
 # `enum member_kind` of mapping.h

@@ -1,8 +1,8 @@
 """The message types that paths name, the decoder of their records, and its tables.
 
-A message type is made of the named fields alone; other bytes of a record are not decoded. So what a
-record costs depends on the mapping, not on its schema: recursive types, unused imports and options
-do no harm.
+A message type is made of the named fields alone; other bytes of a record are not decoded. So the
+cost of a record depends on the mapping, not on its schema: recursive types, unused imports and
+options do no harm.
 """
 
 import difflib
@@ -163,7 +163,7 @@ class _Made:
     def message(
         self, name: str, tree: Tree, at: str, depth: int, kind: int = _MESSAGE
     ) -> tuple[str, str, int]:
-        """A type of the fields in *tree*, the expression of what *at* has of it, and its number."""
+        """A type of the fields in *tree*, the expression of its value in *at*, and its number."""
         if name not in self._messages:
             raise SchemaUnusable(f"{name.removeprefix('.')[:100]} is not in the descriptors")
         if depth > MAX_NESTING:

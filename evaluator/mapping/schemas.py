@@ -20,9 +20,9 @@ MAX_SCHEMAS: Final = 10_000
 MAX_TOTAL_BYTES: Final = 64 << 20
 """Limits of the answers that are used; ids beyond them are refused."""
 AT_ONCE: Final = 4
-"""Ids that are asked for at the same time."""
+"""Ids that are requested at the same time."""
 ASKING_SECONDS: Final = 20.0
-"""Time of one attempt; what was answered by then is kept."""
+"""Time of one attempt; answers by then are kept."""
 
 
 log = structlog.get_logger(__name__)
@@ -80,7 +80,7 @@ class Schemas:
     """The answers of a registry by id; of several recorded ones the first counts.
 
     Args:
-        registry: is asked for ids without an answer.
+        registry: gets requests for ids without an answer.
         log: has the recorded answers; None: none are recorded.
         writes: whether new answers are recorded, before they are used.
     """

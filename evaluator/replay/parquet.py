@@ -108,7 +108,7 @@ def _type(pa: Any, name: str) -> Any:
 
 
 def parquet_writer() -> Callable[[Path], dict[str, int]]:
-    """The function that writes DERIVED beside the NDJSON in a directory, and counts their rows.
+    """The function that writes DERIVED from the NDJSON in a directory, and counts their rows.
 
     Raises ImportError without the extra `evaluator[parquet]`.
     """

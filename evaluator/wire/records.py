@@ -37,7 +37,7 @@ MAX_RECORD_BYTES = 1 << 20
 MAX_HEADER_BYTES = 16 << 10
 """Limit of the headers of a foreign record that its dead letter keeps."""
 KEPT_BYTES = 64 << 10
-"""Limit of what is kept of a value or key that is larger than a message."""
+"""Limit of the kept part of a value or key that is larger than a message."""
 FINGERPRINT_HEADER = "fingerprint"
 """Header of records of `settled` while learning is on: fingerprint of their worker."""
 

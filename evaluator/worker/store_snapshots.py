@@ -83,7 +83,7 @@ class SnapshotStore(Protocol):
     ) -> tuple[Manifest, int]:
         """Writes the files of a store, then its manifest; returns it and the bytes written.
 
-        Deletes what two later manifests do not need.
+        Deletes files that two later manifests do not need.
         """
 
 

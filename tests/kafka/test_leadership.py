@@ -272,7 +272,7 @@ async def test_all_that_is_missing_is_named_in_one_line(kafka, topic_prefix):
         await leadership.start()
     assert str(refused.value) == (
         f"Topics {topic_prefix}settled, {topic_prefix}weights, {topic_prefix}weights-log, "
-        f"{topic_prefix}alarms, {topic_prefix}alarm-commands not found. Create what is missing "
+        f"{topic_prefix}alarms, {topic_prefix}alarm-commands not found. Create missing topics "
         "with `evaluator topics create`, or check topic_prefix."
     )
     await make(kafka, topic_prefix, {"settled": 1, **LOGS})

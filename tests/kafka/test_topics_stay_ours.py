@@ -53,7 +53,7 @@ OUTPUTS = dict.fromkeys(("evaluations", "settled", "windows", "dead-letters", "c
 @pytest.mark.parametrize(
     ("counts", "told"),
     [
-        ({}, "rankings, .*checkpoints not found. Create what is missing with `evaluator"),
+        ({}, "rankings, .*checkpoints not found. Create missing topics with `evaluator"),
         (
             INPUTS,
             "Topics .*evaluations, .*settled, .*dead-letters, .*checkpoints not found",
@@ -88,7 +88,7 @@ def test_an_input_that_goes_ends_a_worker_and_is_not_made_again(
     finally:
         worker.end()
     assert worker.err.splitlines()[-1] == (
-        f"evaluator: Topic {topic_prefix}rankings no longer exists. Create what is missing with "
+        f"evaluator: Topic {topic_prefix}rankings no longer exists. Create missing topics with "
         "`evaluator topics create`, and start again."
     )
     assert "rankings" not in asyncio.run(there())

@@ -99,7 +99,7 @@ class SnapshotFolder:
 
     @contextmanager
     def _room(self, folder: Path, n_bytes: int) -> Iterator[None]:
-        """Reserves disk space for a fetch, beside that of the fetches that run."""
+        """Reserves disk space for a fetch, in addition to that of running fetches."""
         with self._reserving:
             free = shutil.disk_usage(folder).free - sum(self._coming.values())
             if n_bytes + _FREE_BYTES > free:

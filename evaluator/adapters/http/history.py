@@ -18,7 +18,7 @@ HISTORY_SERIES: Final = 300
 HISTORY_POINTS: Final = 150
 HOURS_POINTS: Final = 360
 LEVEL_SERIES: Final = 100
-"""Limit of the series by level, beside the others."""
+"""Limit of the series by level, in addition to the others."""
 _PAIR_KINDS: Final = ("settled", "running")
 _FIGURES: Final = 3
 

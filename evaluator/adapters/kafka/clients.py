@@ -331,7 +331,7 @@ async def existing_counts(
             missing += [name for name in others if of_others[name] is None]
     if missing:
         names = f"Topic{'s' if missing[1:] else ''} {', '.join(missing)}"
-        raise SourceUnusable(f"{names} not found. Create what is missing with {advice}.")
+        raise SourceUnusable(f"{names} not found. Create missing topics with {advice}.")
     return {name: count or 0 for name, count in counts.items()}
 
 

@@ -159,7 +159,7 @@ def not_one_partition(topic: str, count: int) -> str:
     """The error text for a topic of the leader that has more or fewer partitions than one."""
     if not count:
         return (
-            f"Topic {topic} no longer exists. Create what is missing with `evaluator topics "
+            f"Topic {topic} no longer exists. Create missing topics with `evaluator topics "
             "create`, and start again."
         )
     return (

@@ -48,7 +48,7 @@ class KafkaForeignSource(KafkaSource):
         return frozenset((self._logs[topic], number) for topic, number in self._member.assigned)
 
     async def progress(self) -> Mapping[Partition, Progress]:
-        """The ends of all partitions, and what the group had committed shortly after."""
+        """The ends of all partitions, and the commits of the group shortly after."""
         consumer = await self._live()
         every = self._named(
             [

@@ -178,7 +178,7 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc] # untyped in 
         gone = [each for each, numbers in found.items() if not numbers]
         if gone and (had or self.assigned):
             self.problem = SourceUnusable(
-                f"Topic {' and topic '.join(gone)} no longer exists. Create what is missing with "
+                f"Topic {' and topic '.join(gone)} no longer exists. Create missing topics with "
                 "`evaluator topics create`, and start again."
             )
         elif self.n_partitions and len(set(of_topics.values())) > 1:

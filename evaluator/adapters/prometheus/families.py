@@ -106,7 +106,7 @@ def families_of(series: Series) -> Iterator[Metric]:
 class EvaluatorCollector(Collector):
     """`families` at every scrape. A scrape sees one snapshot, hence whole batches only.
 
-    With `figures`, what `read` returned in the thread that changes them, another thread may scrape.
+    With `figures`, the result of `read` in the thread that changes them, another thread may scrape.
     """
 
     snapshot: Callable[[], Snapshot]

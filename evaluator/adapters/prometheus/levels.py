@@ -81,7 +81,7 @@ class LevelSeries:
         segment, level = block[3:]
         n, of_segment = self._n_settled[segment, level], self._n_settled[segment,]
         large = n >= max(LEAST_QUERIES, LEAST_SHARE * of_segment)
-        if not self._own:  # room for what has no room
+        if not self._own:  # for levels without room
             for name in self._rules.names:
                 self._take((OTHER, OTHER, SERVED, name, OTHER))
         if self._take((*block[:4], OTHER)) and (large or self._rules.is_declared(segment, level)):

@@ -27,7 +27,7 @@ Quality = dict[Path, Counter[str]]
 _LENGTHS: Final = (2, 3)
 """Of the groups of pairs, and of their histograms."""
 _COUNTERS: Final = -1
-"""The counters of the process, beside the numbers of its tasks."""
+"""The counters of the process, as opposed to those of its tasks."""
 
 
 class QualitySeries:

@@ -1,4 +1,4 @@
-"""Keys of queries: 128-bit hashes of (trace_id, node_id), whose texts are kept beside them.
+"""Keys of queries: 128-bit hashes of (trace_id, node_id), whose texts are kept with them.
 
 Two keys are equal if their hashes are: no collision of BLAKE2b is known.
 """

@@ -1,8 +1,8 @@
 """Losses of ranked lists with their gradients: pure functions of scores, grades and a mask.
 
 Each takes padded lists, `[n_lists, n_candidates]`: finite scores, grades >= 0, and a mask that is
-False for padding; it gives a loss per list and the gradient by score. No list depends on the lists
-beside it, and padding changes no bit. docs/learning.md has the formulas.
+False for padding; it gives a loss per list and the gradient by score. No list depends on other
+lists, and padding changes no bit. docs/learning.md has the formulas.
 """
 
 from collections.abc import Callable, Mapping

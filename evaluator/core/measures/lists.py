@@ -3,7 +3,7 @@
 Only the judged candidates of a list are present, in rank order. An unjudged candidate adds nothing
 to any sum, so leaving it out changes no bit, and a list of a thousand candidates with five
 judgments takes five columns. Sums run column by column, elementwise over the lists, from rank 1
-down: the value of a list does not depend on the lists beside it.
+down: the value of a list does not depend on other lists.
 """
 
 from collections.abc import Sequence

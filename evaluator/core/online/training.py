@@ -24,7 +24,7 @@ from evaluator.core.promotion.source_weights import SourceWeights
 MOST_RECENT: Final = 1_000
 """Last queries with features, of which most must be unusable before learning ends."""
 MOST_KINDS: Final = 16
-"""Kinds of unusable queries that are counted apart; further ones are counted together."""
+"""Kinds of unusable queries that are counted separately; further ones are counted together."""
 OTHER_KINDS: Final = "other"
 OVERFLOW: Final = "overflow"
 PROPENSITIES: Final = "propensities"

@@ -15,7 +15,7 @@ from evaluator.core.types.records import OTHER
 from evaluator.core.types.tally import LEVEL_KINDS, GroupedTally, Path, Tally
 
 MAX_LEVELS: Final = 1_000
-"""Limit of the kept levels of a segment, beside declared ones."""
+"""Limit of the kept levels of a segment, in addition to declared ones."""
 
 
 def level_hash(level: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Ranges of skipped offsets, ascending and apart from each other."""
+"""Ranges of skipped offsets, ascending and disjoint."""
 
 from collections.abc import Iterable, Mapping, Sequence
 

@@ -254,7 +254,7 @@ class _Columns:
     """Columns as the compiled part reads them, and the most bytes that their rows take."""
 
     def __init__(self, part: Part) -> None:
-        self._kept: list[object] = []  # what the structs point to
+        self._kept: list[object] = []  # the targets of pointers in the structs
         self._sources: list[_Source] = []
         self.max_bytes = part.n_rows * sum(len(fixed) for fixed, _ in part.columns)
         places: dict[int, int] = {}

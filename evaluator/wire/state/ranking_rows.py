@@ -38,7 +38,7 @@ from evaluator.wire.state.rare_members import (
 from evaluator.wire.state.task_rows import StateDamaged
 
 ROW_QUERIES: Final = 32
-"""One put of a row costs what one of a single query does; so does a read from disk."""
+"""A put of a row costs as much as one of a single query; so does a read from disk."""
 _MEMBERS: Final = np.dtype([
     ("offset", "<i8"),
     ("event_ms", "<i8"),
@@ -221,8 +221,8 @@ def rankings_from(
 ) -> tuple[IntArray, RankingColumns]:
     """Event times of the rankings at ascending offsets, and the rankings, with ranks.
 
-    With their *features* if asked. `places[i]` is the row that has `offsets[i]`; both ascend.
-    Raises StateDamaged.
+    With *features*, they include their features. `places[i]` is the row that has `offsets[i]`; both
+    ascend. Raises StateDamaged.
     """
     if None in rows:
         missing = offsets[np.searchsorted(places, rows.index(None))]
