@@ -74,8 +74,7 @@ class StoreClaims:
             }
 
     def _read(self, topic_ids: Mapping[Log, str]) -> dict[int, int]:
-        """Claims of the file for existing stores; none of other settings, topics or damaged
-        files."""
+        """Claims of the file for stores that exist; none of other settings, or if damaged."""
         try:
             found = msgspec.json.decode(self._path.read_bytes(), type=_File)
         except (OSError, *UNREADABLE):

@@ -332,7 +332,7 @@ _COMMANDS: Final[Sequence[_Row]] = (
         "exclude hours from windows and references: a holiday, an incident",
         (_SOURCE, _SERIES, *_EXCLUDED),
     ),
-    ("alarms backtest", "backtest", "show the alarms of past weeks under these settings", _BACKTEST),
+    ("alarms backtest", "backtest", "show alarms of past weeks under these settings", _BACKTEST),
     (
         "group remove",
         "administration",
@@ -340,7 +340,7 @@ _COMMANDS: Final[Sequence[_Row]] = (
         (_SOURCE, _MEMBER),
     ),
     ("map", "map", "write the records of other topics as rankings and judgments", _MAP),
-    ("mapping try", "mapping", "show the messages of a sample under a mapping; exit 5 if it refuses", _TRY),
+    ("mapping try", "mapping", "map a sample; exit 5 if a record is refused", _TRY),
     ("mapping presets", "mapping", "list the shipped mappings, or print one", (_PRESET,)),
     ("schema", "administration", "print the JSON Schema of a message", (_NAME,)),
     ("compare", "comparison", "compare rankers on the same queries", COMPARE),

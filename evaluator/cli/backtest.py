@@ -114,7 +114,7 @@ def _grid_of(options: argparse.Namespace, settings: Settings) -> list[Settings]:
     if len(texts) < len(options.grid):  # one without values
         values = {name: [*of] for name, of in GRID.items()} | values
     if (n := prod(map(len, values.values()))) > MAX_GRID:
-        raise UsageError(f"--grid has {n} settings, and the limit is {MAX_GRID}: give fewer values.")
+        raise UsageError(f"--grid has {n} settings, more than {MAX_GRID}: give fewer values.")
     for of in product(*values.values()):
         given = [f"{name}={text}" for name, text in zip(values, of, strict=True)]
         each = settings_of(argparse.Namespace(**{**vars(options), "set": [*options.set, *given]}))

@@ -34,8 +34,7 @@ def _pairs(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 
 
 def watch_fingerprint(settings: Settings) -> str:
-    """A hash of everything on which the state of the watch depends: rules, and settings of
-    values."""
+    """A hash of the rules and settings on which the state of the watch depends."""
     names = [name for name in settings.semantic_settings() if name not in {"measures", "segments"}]
     names += [name for name in SPECS if name.startswith("alarm_")]
     meaning: dict[str, object] = {name: getattr(settings, name) for name in names}

@@ -318,8 +318,7 @@ class Mapper:
     # Acknowledgements and commits
 
     async def _settle(self, timeout_seconds: float = 1.0) -> None:
-        """Notes acknowledged records; waits if too many are unacknowledged. Raises errors of the
-        sink."""
+        """Notes acknowledged records; waits if too many are not. Raises errors of the sink."""
         if len(self._emitted) >= MAX_UNACKNOWLEDGED:
             self._source.stay_in_group()
             await asyncio.wait([self._emitted[0][0]], timeout=timeout_seconds)

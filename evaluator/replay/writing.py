@@ -66,8 +66,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRules:
-    """The data of the files in addition to their rows; `settings` are the member of the
-    manifest."""
+    """Data of the files besides their rows; `settings` are a member of the manifest."""
 
     settings: Mapping[str, object]
     meaning: str

@@ -322,7 +322,7 @@ def test_the_command_has_a_table_of_series_and_one_of_alarms(folder, capsys):
                 *("--settled", "whole", "--grid", "alarm_tolerance=0.1,0.2,0.3,0.4"),
                 *("--grid", "alarm_budget_days=7,8,9,10,11"),
             ],
-            "--grid has 20 settings, and the limit is 16",
+            "--grid has 20 settings, more than 16",
         ),
         ([], "one of the arguments --settled --source is required"),
     ],

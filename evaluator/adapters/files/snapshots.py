@@ -154,7 +154,7 @@ class SnapshotFolder:
         try:
             self._files.pipe_file(target, value, mode="create")
         except FileExistsError:
-            if self._manifest(place, self._names(place), manifest.progress) is None:  # a torn manifest
+            if self._manifest(place, self._names(place), manifest.progress) is None:  # torn
                 with suppress(FileNotFoundError):
                     self._files.rm_file(target)
                 self._files.pipe_file(target, value, mode="create")

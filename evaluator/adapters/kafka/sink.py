@@ -217,8 +217,7 @@ class KafkaSink:
             batch.emission.acknowledged.set_result(None)
 
     def _shrink(self, lane: Lane, queue: deque[Batch]) -> None:
-        """Replaces the head, which the topic refuses as too large, by smaller batches or
-        records."""
+        """Replaces the head, which is too large for the topic, by smaller batches or records."""
         batch = queue[0]
         if len(batch.records) > 1:
             middle = len(batch.records) // 2

@@ -287,8 +287,7 @@ def _content_of(query: SettledQuery) -> int:
 def _counted(
     results: Iterable[PairedResult], traces: Sample, queries: Sample
 ) -> Iterator[list[PairedResult]]:
-    """The results of each trace that counts, in event time; those that have counted before are left
-    out."""
+    """The results of each trace, in event time, without traces that have counted before."""
     of_trace: dict[str, list[PairedResult]] = {}
     for result in results:
         of_trace.setdefault(result.trace_id, []).append(result)

@@ -41,8 +41,7 @@ def _schema_version(version: int) -> int:
 
 
 def _at_most(max_bytes: int) -> AfterValidator:
-    """A limit in bytes of UTF-8; the `max_length` of the field counts characters, for the
-    schemas."""
+    """A limit in bytes of UTF-8; `max_length` of the field counts characters, for schemas."""
 
     def checked(text: str) -> str:
         n_bytes = len(text.encode("utf-8", "surrogatepass"))
