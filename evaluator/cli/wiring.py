@@ -171,8 +171,7 @@ async def compare_schemas(settings: Settings) -> None:
 
 
 def schemas_of(settings: Settings, connection: Connection, *, writes: bool) -> "Schemas | None":
-    """The schemas of framed records; None if there are none. A topic that is not written may be
-    missing.
+    """The schemas of framed records; None if there are none. An unwritten topic may be missing.
 
     Raises MappingRefused.
     """

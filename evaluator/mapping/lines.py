@@ -9,8 +9,7 @@ _PART: Final = re.compile(r"""[A-Za-z0-9_-]+|"[^"]*"|'[^']*'""")
 
 
 def lines_of(text: str) -> dict[tuple[str, ...], int]:
-    r"""The line of each table and member, from 1; of members within one line, that of the outer
-    one.
+    r"""The line of each table and member, from 1; of members within a line, of the outer one.
 
     >>> lines_of('[a]\nb = 1\n[a.c]\nd.e = 2')
     {('a',): 1, ('a', 'b'): 2, ('a', 'c'): 3, ('a', 'c', 'd', 'e'): 4}

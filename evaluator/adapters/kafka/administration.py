@@ -65,8 +65,7 @@ COMMAND_CONFIG: Final = "admin.properties"
 class TopicPlan:
     """The planned state of a topic. `exists` is its partition count now, None if it does not exist.
 
-    `kind` is its name without any prefix; `settings` are set at its creation together with its
-    policy.
+    `kind` is its name without any prefix; `settings` are set at its creation with its policy.
     """
 
     name: str

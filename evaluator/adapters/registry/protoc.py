@@ -51,8 +51,7 @@ def descriptors(text: str, imports: Iterable[tuple[str, str]]) -> list[tuple[str
 
     Args:
         text: the file.
-        imports: names and texts of files that it may import, in addition to the types of Google's
-            package.
+        imports: names and texts that it may import, besides the types of Google's package.
 
     Raises:
         NotCompiled: the files cannot be compiled within the limits.

@@ -120,8 +120,7 @@ class TextRows:
 
     @property
     def bounds(self) -> IntArray:
-        """Places of texts in the bytes: of each row its start, then the end of each text and its
-        byte.
+        """Places of texts in the bytes: start of each row, then the end of each text and its byte.
 
         `[n_rows, n_columns + 1]`.
         """
