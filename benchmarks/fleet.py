@@ -195,6 +195,7 @@ def until_end(fleet: Fleet, n_workers: int) -> Figures:
 
 def restart(fleet: Fleet, *, named: bool, kill: bool, back: bool = True) -> Figures:
     """Under traffic, sends SIGTERM to one worker after the other, or with *kill* `kill -9` to one.
+
     Each is restarted, after a SIGTERM at once. One that does not come *back* has written snapshots,
     from which the others continue its tasks.
     """

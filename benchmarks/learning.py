@@ -66,8 +66,9 @@ def plain_update(weights: np.ndarray, groups: list[Group]) -> np.ndarray:
 
 
 def updates_per_second(n_rounds: int, n_updates: int) -> dict[str, dict[str, float]]:
-    """By loss and size of the batch: medians over the rounds, each of which has all of them. Each
-    update has groups of its own, and their preparation counts.
+    """By loss and size of the batch: medians over the rounds, each of which has all of them.
+
+    Each update has groups of its own, and their preparation counts.
     """
     named = [(name, LABEL_MODES[0]) for name in LOSSES]
     groups = {

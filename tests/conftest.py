@@ -61,9 +61,10 @@ def _is_left_out(path: Path, config: pytest.Config) -> bool:
 
 
 def _import_from_another_place(config: pytest.Config) -> None:
-    """Imports the tests, starting at a different file in each process. Each process reads the
-    bytecode of the others, which saves half of the time. Errors of imports are reported at
-    collection.
+    """Imports the tests, starting at a different file in each process.
+
+    Each process reads the bytecode of the others, which saves half of the time. Errors of imports
+    are reported at collection.
     """
     if config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
         return

@@ -37,8 +37,9 @@ class ByFile(LoadGroupScheduling):
 
 
 def put_into_groups(items: list[pytest.Item]) -> None:
-    """Gives every test its group, if it needs one, and puts long tests before the others. Of the
-    others, files at the end of the alphabet are first, because they test whole workers.
+    """Gives every test its group, if it needs one, and puts long tests before the others.
+
+    Of the others, files at the end of the alphabet are first, because they test whole workers.
     """
     files: dict[str, int] = {}
     for item in items:

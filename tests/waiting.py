@@ -1,7 +1,8 @@
-"""Waits of tests: for a state, for longer than a busy machine needs. There is one way. A waiting
-test checks repeatedly for the state, until it is reached or until far more time has passed than it
-can take. A pause of a fixed length proves nothing: on a busy machine an expected event comes later,
-and an unexpected one may still follow.
+"""Waits of tests: for a state, for longer than a busy machine needs.
+
+There is one way. A waiting test checks repeatedly for the state, until it is reached or until far
+more time has passed than it can take. A pause of a fixed length proves nothing: on a busy machine
+an expected event comes later, and an unexpected one may still follow.
 """
 
 import asyncio

@@ -1,6 +1,7 @@
-"""One query in full, from its messages and outputs, as text. Outcomes follow from the outputs of
-the evaluator: a dead letter has the reason, and without one a message is a repetition or counts, as
-far as it has been read.
+"""One query in full, from its messages and outputs, as text.
+
+Outcomes follow from the outputs of the evaluator: a dead letter has the reason, and without one a
+message is a repetition or counts, as far as it has been read.
 """
 
 import base64

@@ -23,10 +23,11 @@ LATEST_SECONDS = 10.0
 
 
 class Anew:
-    """Has its own random numbers, so that a world is the same with it and without. Two processes
-    read the present logs, on an old disk or on none: one may be killed, the other reads to the end.
-    Its totals are exactly those of the logs; and if a topic was recreated, all records written
-    since are those of an evaluator without a past.
+    """Has its own random numbers, so that a world is the same with it and without.
+
+    Two processes read the present logs, on an old disk or on none: one may be killed, the other
+    reads to the end. Its totals are exactly those of the logs; and if a topic was recreated, all
+    records written since are those of an evaluator without a past.
     """
 
     def __init__(self, world: "Simulation") -> None:

@@ -30,9 +30,10 @@ class Killed(BaseException):
 
 
 class Life:
-    """One process, from its start to its end. Each of its effects on the world goes through
-    `boundary`, and so does every await of its
-    loop: at the *crash_at*-th it is killed; with *at_writes* only writes are counted.
+    """One process, from its start to its end.
+
+    Each of its effects on the world goes through `boundary`, and so does every await of its loop:
+    at the *crash_at*-th it is killed; with *at_writes* only writes are counted.
     """
 
     def __init__(
@@ -73,8 +74,9 @@ class Life:
             await asyncio.wait({self._task})
 
     async def run(self, *, until_end: bool = False) -> str:
-        """How it ended: done, killed, refused, overtaken by expiry, or by a lack of expired
-        records. Raises unexpected errors.
+        """How it ended: done, killed, refused, overtaken by expiry, or by expired records.
+
+        Raises unexpected errors.
         """
         self._task = asyncio.create_task(self._run(until_end))
         await asyncio.wait({self._task})

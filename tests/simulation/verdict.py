@@ -76,9 +76,11 @@ def check_counters(before: Snapshot, now: Snapshot) -> None:
 
 
 def check_nothing_is_counted_twice(world: "Simulation") -> None:
-    """Checks the counters of all processes together, if the disk survived throughout, or if each
-    earlier owner of a task had committed its progress to the group. The last process is then
-    excluded, because those before it were killed.
+    """Checks the counters of all processes together.
+
+    They are comparable if the disk survived throughout, or if each earlier owner of a task had
+    committed its progress to the group. The last process is then excluded, because those before it
+    were killed.
     """
     if world.expiry.said or not (world.disk_lived or world.gentle):
         return
@@ -96,6 +98,7 @@ def check_nothing_is_counted_twice(world: "Simulation") -> None:
 
 def check_end(world: "Simulation") -> None:
     """Checks a worker that has read all records: its state, and the outputs of all processes.
+
     `loss` checks tasks with a reported loss.
     """
     last = world.last

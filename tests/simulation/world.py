@@ -269,8 +269,9 @@ class Simulation:
             await asyncio.sleep(self.random.choice((0.0, 0.1, 1.0)))
 
     def _next_life(self, name: str, disk: Disk, *, accept_loss: bool) -> Life:
-        """Kills a process at some boundary, preferably an early one. A process that has to rebuild
-        its tasks is often killed during the rebuild.
+        """Kills a process at some boundary, preferably an early one.
+
+        A process that has to rebuild its tasks is often killed during the rebuild.
         """
         mean = self.plan.boundaries_a_life
         if mean is None:

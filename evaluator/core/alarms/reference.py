@@ -36,8 +36,8 @@ class Reference:
         mean: of the reference.
         variance: of one query, correlation within traces included.
         betas, spreads: by window: the share of the change of the day before that is subtracted,
-            and the variance of the window's mean without the part of chance. weeks: numbers of its
-            weeks.
+            and the variance of the window's mean without chance.
+        weeks: numbers of its weeks.
     """
 
     profile: tuple[float, ...]

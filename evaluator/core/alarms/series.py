@@ -144,8 +144,9 @@ class AlarmSeries:
     # The reference
 
     def _refit(self, week: int) -> None:
-        """Creates a reference from the weeks before *week*, if two can be used. Called on the first
-        tick of a week only: one that an alarm prevents is created a week later.
+        """Creates a reference from the weeks before *week*, if two can be used.
+
+        Called on the first tick of a week only: one that an alarm prevents is created a week later.
         """
         weeks = {number: self._sums_of(number) for number in range(week - _WEEKS_BACK, week)}
         good = [number for number, sums in weeks.items() if _is_usable(sums)]

@@ -65,8 +65,10 @@ class Node:
         assert self.worker.wait() == -signal.SIGKILL, "it had ended by itself"
 
     def stop(self) -> float:
-        """SIGTERM; returns the duration. The process must end with code 0, in time. Before its
-        first output it is only the interpreter, which ends like any program.
+        """SIGTERM; returns the duration.
+
+        The process must end with code 0, in time. Before its first output it is only the
+        interpreter, which ends like any program.
         """
         began = time.monotonic()
         code = self.worker.stop(STOP_SECONDS)

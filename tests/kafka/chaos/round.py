@@ -101,7 +101,8 @@ class Round:
 
     Args:
         broker: running; it is killed and started again.
-        directory: for files of the workers. topic_prefix: unique to the round.
+        directory: for files of the workers.
+        topic_prefix: unique to the round.
     """
 
     def __init__(self, broker: Broker, directory: Path, topic_prefix: str, *, seed: int) -> None:
@@ -174,8 +175,9 @@ class Round:
         self._end()
 
     def _recreate_inputs(self) -> None:
-        """Checks all results; then recreates both inputs, while the workers keep their disks. The
-        new inputs have the same event times, and more records than were read of the old ones.
+        """Checks all results; then recreates both inputs, while the workers keep their disks.
+
+        The new inputs have the same event times, and more records than were read of the old ones.
         """
         self._end()
         self._faults.tell("inputs deleted and recreated", "inputs_recreated")
