@@ -18,10 +18,10 @@ BROKEN = (
     ("core/join", "import time", "The core has no clock"),
     ("core/join", "from os import path", "The core has no clock"),
     ("core/join", "import evaluator.wire.records", "One way down"),
-    ("core/join", "import evaluator.core.engine.engine", "Rooms of the core"),
+    ("core/join", "import evaluator.core.engine.engine", "Packages of the core"),
     ("wire/messages", "import evaluator.ports", "One way down"),
-    ("wire/messages", "import evaluator.wire.state.origin", "Rooms of wire"),
-    ("wire/weights", "import evaluator.wire.state.origin", "Rooms of wire"),
+    ("wire/messages", "import evaluator.wire.state.origin", "Packages of wire"),
+    ("wire/weights", "import evaluator.wire.state.origin", "Packages of wire"),
     ("wire/messages", "import evaluator.exposition.series", "One way down"),
     ("exposition", "import evaluator.ports", "One way down"),
     ("worker", "import evaluator.adapters.memory", "One way down"),
@@ -74,5 +74,5 @@ def test_a_module_without_a_layer_is_named(copy):
         (copy / "evaluator" / f"{module}.py").touch()
     said = broken(copy)
     assert "- evaluator.utils\n" in said["One way down"]
-    assert "- evaluator.core.noon\n" in said["Rooms of the core"]
-    assert "- evaluator.wire.noon\n" in said["Rooms of wire"]
+    assert "- evaluator.core.noon\n" in said["Packages of the core"]
+    assert "- evaluator.wire.noon\n" in said["Packages of wire"]
