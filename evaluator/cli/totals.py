@@ -116,7 +116,7 @@ def _in_file(
     path: Path, measures: MeasureSet, document: Mapping[str, Any], places: list[dict[str, Any]]
 ) -> Tally:
     """The totals in a file; adds their topics to *places*. Raises as `totals_of`."""
-    with refused_as(SourceUnusable, f"{path} is no document of `evaluator totals`"):
+    with refused_as(SourceUnusable, f"{path} is not a document of `evaluator totals`"):
         other = json.loads(read_file(path))
         places += [{name: other[name] for name in document}, *other.get("added", ())]
         _require_apart(path, document, places)

@@ -165,7 +165,7 @@ def _trec_rows(
     shape = "query 0 candidate grade" if name == "qrels" else "query Q0 candidate rank score tag"
     opener: Callable[..., TextIO] = gzip.open if path.suffix == ".gz" else open
     if not path.is_file():
-        raise InvalidInputError(f"{path} is no file. Give the path of a TREC {name} file.")
+        raise InvalidInputError(f"{path} is not a file. Give the path of a TREC {name} file.")
     try:
         with opener(path, "rt", encoding="utf-8") as lines:
             for line_number, line in enumerate(lines, start=1):

@@ -90,7 +90,7 @@ def read_mapping(path: FilePath) -> MappingDocument:
         why = getattr(error, "strerror", None) or "not UTF-8"
         raise MappingRefused(
             f"--mapping {path} cannot be read: {why}. Name a TOML file; `evaluator mapping "
-            "presets` lists those to begin with."
+            "presets` lists examples."
         ) from None
     return read_document(text, str(path))
 

@@ -83,5 +83,5 @@ def _id_in(frame: bytes) -> str | None:
 def registry_url(text: str) -> str:
     """The address of a registry without a slash at its end. Raises ValueError."""
     if _URL.fullmatch(text) is None:
-        raise ValueError("is no address of a registry; user and password are settings")
+        raise ValueError("is not the address of a registry; user and password are settings")
     return text.rstrip("/")

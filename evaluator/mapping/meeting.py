@@ -98,7 +98,7 @@ def meeting(rankings: Placement, judgments: Placement) -> Verdict:
         what = f"Both topics are keyed by trace_id, with the partitioner {' or '.join(same)}."
         return Verdict("ok", what)
     if not all(each.n_messages for each in both):
-        what = f"Whether traces meet is not known: {known}."
+        what = f"It is unknown whether traces meet: {known}."
         return Verdict("warning", what, "Correct the mapping first.")
     what = f"No trace of this sample has both rankings and judgments: {known}."
     return Verdict("warning", what, f"Take a larger sample with `evaluator mapping try`. {REMEDY}")

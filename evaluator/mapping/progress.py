@@ -80,8 +80,8 @@ class RepeatRules:
         if committed.offset > end:
             raise SourceUnusable(
                 f"The group has committed offset {committed.offset} of {place}-{partition[1]}, "
-                f"beyond its end {end}: the log has lost its end, and which of its records were "
-                "written is not known. Start with --accept-repeats to write all of them, perhaps "
+                f"beyond its end {end}: the log has lost its end, and it is unknown which of its "
+                "records were written. Start with --accept-repeats to write all of them, perhaps "
                 "again, or move the offsets of the group to the first that was not written."
             )
         note = note_of(committed)

@@ -105,7 +105,7 @@ def reader(mapping: LogMapping) -> Callable[[Record], Any]:
 def types_in_set(mapping: LogMapping) -> tuple[Types, Indexes]:
     """The types of a descriptor set, and the indexes of its messages. Raises SchemaUnusable."""
     known: Indexes = {}
-    with accepted("descriptor_set is no file of protoc --descriptor_set_out"):
+    with accepted("descriptor_set is not a file of protoc --descriptor_set_out"):
         files = FileDescriptorSet.FromString(mapping.descriptors or b"").file
         for file in files:
             known |= _indexes_of(file)

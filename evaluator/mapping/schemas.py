@@ -172,7 +172,7 @@ def _rows_in(document: bytes, name: str) -> _Saved:
         return msgspec.json.decode(document, type=_Saved)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise SourceUnusable(
-            f"{name} is no schemas.json of a replay: {error}. Name that file of an earlier one."
+            f"{name} is not the schemas.json of a replay: {error}. Name the file of an earlier one."
         ) from None
 
 

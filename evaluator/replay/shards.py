@@ -207,7 +207,7 @@ def manifest_in(text: bytes, path: object) -> ManifestDocument:
         origin = dict(islice(document.items(), list(document).index("counts")))
         intact = chain_of(origin, document["files"]) == found.chain
     except UNREADABLE as error:
-        raise SourceUnusable(f"{path} is no manifest of results: {error}.") from None
+        raise SourceUnusable(f"{path} is not a manifest of results: {error}.") from None
     if found.format != MANIFEST_FORMAT or not (found.tasks or found.parts):
         raise SourceUnusable(
             f"{path} is of format {found.format}, without the tasks that this version needs. "
@@ -217,7 +217,7 @@ def manifest_in(text: bytes, path: object) -> ManifestDocument:
         raise SourceUnusable(f"{path} has changed: its chain differs. Replay it again.")
     if others := found.tables.keys() - {*DERIVED}:  # the chain leaves tables out
         raise SourceUnusable(
-            f"{path} has changed: {min(others)!r:.100} is no table of results. Replay it again."
+            f"{path} has changed: {min(others)!r:.100} is not a table of results. Replay it again."
         )
     return found
 
@@ -256,5 +256,5 @@ def tally_of(
         tally[*path, "queries"] = row["queries"]
         tally[*path, "sum_units"] = row["sum_units"]
     if not all(type(n) is int for n in tally.values()):
-        raise ValueError("a count is no integer")
+        raise ValueError("a count is not an integer")
     return tally

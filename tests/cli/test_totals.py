@@ -176,5 +176,5 @@ def test_a_file_of_something_else_is_not_added(tmp_path, text, by):
     old = saved(tmp_path / "old", ["rj"], NOW)
     assert text in old.read_text()
     old.write_text(old.read_text().replace(text, by, 1))
-    with pytest.raises(SourceUnusable, match="old is no document of `evaluator totals`"):
+    with pytest.raises(SourceUnusable, match="old is not a document of `evaluator totals`"):
         totals_of(records(("r2", "j2")), SETTINGS, topic_ids=LATER, added=[old])

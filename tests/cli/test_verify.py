@@ -64,7 +64,7 @@ def test_a_table_cannot_replace_the_hash_of_a_file(root, tmp_path, capsys):
     other = altered(root, tmp_path / "1", tables={"totals.json": entry})
     (other / "totals.json").write_bytes(b"{}")
     assert verify(other) == 3
-    assert "has changed: 'totals.json' is no table of results" in capsys.readouterr().err
+    assert "has changed: 'totals.json' is not a table of results" in capsys.readouterr().err
 
 
 @pytest.mark.slow

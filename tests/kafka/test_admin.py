@@ -185,7 +185,7 @@ async def test_the_check_looks_at_what_the_leader_needs_where_something_is_learn
         [
             *errors(off),
             f"Topic {topic_prefix}weights has 2 partitions; it needs one.",
-            f"Topic {topic_prefix}weights has cleanup.policy delete, compact is wanted.",
+            f"Topic {topic_prefix}weights has cleanup.policy delete, not compact.",
         ]
     )
     told = [finding.what for finding in on if finding.severity == "ok"]

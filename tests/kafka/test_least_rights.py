@@ -144,7 +144,7 @@ async def asking(connection):
 
 def needed(prefix):
     """Every right without which `run` must end, and what it must say then."""
-    unseen = "No right to see topic {}. Grant what `evaluator check` prints"
+    unseen = "No right to see topic {}. Grant the rights of `evaluator check`"
     outputs = ("evaluations", "settled", "windows", "dead-letters")
     return {
         (READ, TOPIC, f"{prefix}rankings"): "No right for reading:? .*{}",
@@ -161,7 +161,7 @@ LOGS = ("weights-log", "alarms", "alarm-commands")
 
 def needed_to_leader(prefix):
     """Every right without which a leader must end, and what it must say then."""
-    unseen = "No right to see topic {}. Grant what `evaluator check` prints"
+    unseen = "No right to see topic {}. Grant the rights of `evaluator check`"
     return {
         (READ, TOPIC, f"{prefix}settled"): "No right for reading .*{}",
         (READ, TOPIC, f"{prefix}weights"): "No right for reading .*{}",

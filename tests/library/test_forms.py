@@ -160,7 +160,7 @@ def test_what_cannot_be_used_is_refused_with_words(qrels, run, said):
         (
             "no such file",
             {"q": {"a": 1.0}},
-            "no such file is no file. Give the path of a TREC qrels",
+            "no such file is not a file. Give the path of a TREC qrels",
         ),
     ],
 )

@@ -398,7 +398,7 @@ def test_the_format_needs_a_registry_and_files_have_none():
             'format = "avro"\nregistry = "http:/" "/user:secret@r"'.replace('" "', ""),
             "user and password are settings",
         ),
-        ('format = "avro"\nregistry = "r:8081"', "is no address"),
+        ('format = "avro"\nregistry = "r:8081"', "is not the address"),
         ('format = "arrow"', 'format is "arrow"'),
     ):
         text = f'[judgments]\n{members}\ntrace_id = "t"\nnode_id = "n"\ncandidate_id = "c"\n'

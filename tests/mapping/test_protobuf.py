@@ -416,7 +416,7 @@ def test_descriptor_sets_that_cannot_be_used_are_refused(mapper):
     doubled = shop()
     doubled.message_type[0].field[3].number = 5
     for file, expected in (
-        (b"\x0a\xff", "is no file of protoc"),
+        (b"\x0a\xff", "is not a file of protoc"),
         (b"", "has no message shop.Serp"),
         (set_of(alone), "is not in the descriptors"),
         (set_of(group), "number is a group"),

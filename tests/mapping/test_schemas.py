@@ -162,7 +162,7 @@ async def test_a_replay_repeats_the_answers_of_an_earlier_one():
     second.adopt_saved(document, "schemas.json")
     await second.prepare(framed(2, 1))
     assert second.saved() == document
-    with pytest.raises(SourceUnusable, match=r"x\.json is no schemas\.json"):
+    with pytest.raises(SourceUnusable, match=r"x\.json is not the schemas\.json"):
         second.adopt_saved(b"{}", "x.json")
     third = Schemas(Registry(), None, writes=False)
     third.adopt_saved(document.replace(b"http://registry", b"http://other"), "schemas.json")

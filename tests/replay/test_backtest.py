@@ -296,10 +296,10 @@ def test_the_command_has_a_table_of_series_and_one_of_alarms(folder, capsys):
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["--settled", "nowhere"], "settled.ndjson does not exist, nor with .gz or .zst. Name th"),
+        (["--settled", "nowhere"], "settled.ndjson does not exist, with or without .gz or .zst."),
         (
             ["--settled", "bzip2"],
-            "nor with .gz or .zst. Decompress settled.ndjson.bz2.",
+            "without .gz or .zst. Decompress settled.ndjson.bz2.",
         ),
         (["--settled", "twice"], "twice has settled.ndjson and settled.ndjson.gz. Move all but"),
         (["--settled", "empty"], "has no settled query: there is nothing to watch"),

@@ -231,7 +231,7 @@ def altered(shards, directory, **members):
 def test_a_directory_without_a_manifest_of_results_is_refused(shards, tmp_path, capsys, text):
     (tmp_path / "manifest.json").write_bytes(text)
     assert merge(tmp_path / "out", shards / "0", tmp_path) == 3
-    assert "is no manifest of results" in capsys.readouterr().err
+    assert "is not a manifest of results" in capsys.readouterr().err
     assert merge(tmp_path / "out", shards / "0", tmp_path / "nowhere") == 3
     assert "nowhere/manifest.json cannot be read" in capsys.readouterr().err
 

@@ -33,7 +33,7 @@ def result_lines(
         others = [each.name for each in sorted(path.parent.glob(f"{path.name}.*"))]
         todo = "Name the --out directory of `evaluator replay`"
         todo = f"Decompress {others[0]}" if others else todo
-        raise SourceUnusable(f"{path} does not exist, nor with .gz or .zst. {todo}.")
+        raise SourceUnusable(f"{path} does not exist, with or without .gz or .zst. {todo}.")
     if len(found) > 1:
         names = " and ".join(each.name for each in found)
         raise SourceAmbiguous(f"{path.parent} has {names}. Move all but one of them away.")

@@ -201,8 +201,7 @@ def _policy(name: str, full: str, values: Settings) -> Iterator[Finding]:
     if policy != wanted:
         yield Finding(
             "error" if policy - wanted else "warning",  # removes too much, or too little
-            f"Topic {full} has cleanup.policy {','.join(sorted(policy))}, "
-            f"{CLEANUP[name]} is wanted.",
+            f"Topic {full} has cleanup.policy {','.join(sorted(policy))}, not {CLEANUP[name]}.",
             f"Set cleanup.policy={CLEANUP[name]} on {full}.",
         )
 

@@ -188,8 +188,8 @@ class Requests:
             error = kafka_errors.for_code(topic["error_code"])
             if error is kafka_errors.TopicAuthorizationFailedError:
                 raise SourceUnusable(
-                    f"No right to see topic {topic['topic']}. Grant what `evaluator check` prints "
-                    "(ACL)."
+                    f"No right to see topic {topic['topic']}. Grant the rights of `evaluator "
+                    "check` (ACL)."
                 )
             if error is kafka_errors.InvalidTopicError:
                 raise SourceUnusable(
