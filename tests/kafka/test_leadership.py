@@ -304,7 +304,7 @@ async def test_a_topic_that_goes_is_told(backend):
     leadership = await is_leader(backend)
     await delete(backend.connection, f"{backend.prefix}weights")
     await leadership._election._consumer._client.force_metadata_update()
-    with pytest.raises(SourceUnusable, match=r"weights no longer exists\. Create what"):
+    with pytest.raises(SourceUnusable, match=r"weights no longer exists\. Create missing"):
         await again_and_again(lambda: leadership.follow(timeout_ms=50))
 
 
