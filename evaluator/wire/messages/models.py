@@ -117,7 +117,7 @@ class GraphRow(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True, defer_build=True)
 
-    type: Name | None = optional("Its success_rate is kept under this.")
+    type: Name | None = optional("Its success rate is kept under this type.")
     text: LongText | None = optional("Its function, in words.")
     nodes: Annotated[list[Any], Field(max_length=MAX_NODES)] | None = None
     edges: Annotated[list[Any], Field(max_length=MAX_EDGES)] | None = None
@@ -151,7 +151,7 @@ class Ranking(Message):
     )
 
     model: Name | None = optional("The model; missing counts as empty.")
-    variant: Name | None = optional("Of the model, e.g. an experiment arm.")
+    variant: Name | None = optional("Variant of the model, e.g. an experiment arm.")
     query: str | None = optional("The text of the query.")
     candidate_ids: PerCandidate[Id] | None = optional(
         "The candidates; may be empty, and may repeat an id."
@@ -160,7 +160,7 @@ class Ranking(Message):
         "The row form, instead of candidate_ids."
     )
     scores: PerCandidate[Number] | None = optional(
-        "Of the served ranker, parallel to the candidates."
+        "Scores of the served ranker, parallel to the candidates."
     )
     ranks: PerCandidate[Rank] | None = optional(
         "The order that the user saw, instead of scores; with gaps and ties."
@@ -177,24 +177,24 @@ class Ranking(Message):
         "Probability of examination, parallel to the candidates."
     )
     exposed: PerCandidate[bool] | None = optional(
-        "Whether the user has seen the candidate, parallel; of a repeated id its best mention's."
+        "Whether the user has seen each candidate; of a repeated id its best mention counts."
     )
     exposed_top: Count | None = optional(
-        "How many of the first candidates the user has seen, instead of exposed."
+        "Number of first candidates that the user has seen, instead of exposed."
     )
     subtopics: dict[Id, list[Name] | None] | None = optional(
-        "Subtopics by candidate id; a judgment's win."
+        "Subtopics by candidate id; those of a judgment have priority."
     )
     published_ms: PerCandidate[TimestampMs | None] | None = optional(
         "Publication time of each candidate, parallel."
     )
     candidate_kind: CandidateKind | None = optional(
-        "Kind of the candidates, to compute features of them."
+        "Kind of the candidates, from which features are computed."
     )
     descriptions: PerCandidate[LongText | None] | None = optional(
-        "Of candidates that are tools, parallel."
+        "Descriptions of tools, parallel."
     )
-    graphs: PerCandidate[GraphRow] | None = optional("Of candidates that are graphs, parallel.")
+    graphs: PerCandidate[GraphRow] | None = optional("Candidates that are graphs, parallel.")
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
@@ -325,7 +325,7 @@ class Judgment(Message):
     grades: Annotated[dict[Id, Grade | None], Field(min_length=1, max_length=MAX_CANDIDATES)] = (
         Field(description="Grade by candidate id; null or negative withdraws it.")
     )
-    judgment_id: Name | None = optional("Makes a repeated delivery recognisable.")
+    judgment_id: Name | None = optional("Identifies repeated deliveries.")
     subtopics: dict[Id, list[Name] | None] | None = optional(
         "Subtopics by candidate id, merged like grades."
     )

@@ -84,19 +84,18 @@ class Settled(OutputModel):
     node_id: Id
     event_time_ms: TimestampMs
     settled_time_ms: Count = Field(description="event_time_ms + maturity_ms")
-    offset: Count = Field(description="Of the ranking in its log.")
+    offset: Count = Field(description="Offset of the ranking in its log.")
     model: str
     variant: str
     segments: Segments | None = Field(default=None, description=_SEGMENTS)
     silent: Literal[True] | None = Field(
         default=None,
-        description="With silence = zero: no candidate was graded, and what was exposed has grade "
-        "0.",
+        description="With silence = zero: no candidate was graded; exposed ones have grade 0.",
     )
     grades: dict[Id, ValidGrade] = Field(
-        description="Empty: unjudged, or silent without candidates."
+        description="Grades; empty if unjudged, or silent without candidates."
     )
-    values: Values = Field(description="By ranker and measure; empty when unjudged.")
+    values: Values = Field(description="By ranker and measure; empty if unjudged.")
     exposed: Annotated[str, Field(pattern="^[0-9a-f]{1,250}$")] | None = Field(
         default=None,
         description="If the ranking states exposure: a hexadecimal number; bit r, counted from 0 "
@@ -109,38 +108,40 @@ class Settled(OutputModel):
     )
     sources: dict[str, Annotated[int, Field(ge=1)]] | None = Field(
         default=None,
-        description="While learning is on: how many judgments were applied in time, by source.",
+        description="While learning is on: number of judgments applied in time, by source.",
     )
     candidate_ids: list[Id] | None = Field(
         default=None,
-        description="While learning is on, if the ranking has features or is described: its own.",
+        description="While learning is on: candidates with features or descriptions.",
     )
     feature_names: list[str] | None = Field(
-        default=None, description="Likewise; f0, f1, ... for features without names."
+        default=None, description="While learning is on; f0, f1, ... for features without names."
     )
     features: list[list[Number]] | None = Field(
-        default=None, description="Likewise: a row per candidate."
+        default=None, description="While learning is on: a row per candidate."
     )
     propensities: list[Number] | None = Field(
-        default=None, description="Likewise, if the ranking has them: parallel to candidate_ids."
+        default=None, description="While learning is on, if present: parallel to candidate_ids."
     )
     candidate_kind: CandidateKind | None = Field(
         default=None,
-        description="While learning is on, if the ranking has no features but described "
-        "candidates.",
+        description="While learning is on: kind of described candidates of a ranking without "
+        "features.",
     )
-    query: str | None = Field(default=None, description="Likewise, whatever emit_query is.")
+    query: str | None = Field(
+        default=None, description="Of described candidates, also with emit_query = off."
+    )
     descriptions: list[LongText] | None = Field(
         default=None,
-        description="Likewise, if the ranking has them; empty if a candidate has none.",
+        description="Of described candidates that are tools; empty for a candidate without one.",
     )
     graphs: list[SettledGraph] | None = Field(
-        default=None, description="Likewise, of candidates that are graphs."
+        default=None, description="Of described candidates that are graphs."
     )
     too_large: TooLarge | None = Field(
         default=None,
-        description="Bytes of what was left out: of the training members, if more than "
-        f"{MAX_OFFERED_BYTES}; in a stub of the record, which lacks the grades, too, if more than "
+        description="Number of omitted bytes: of training members of more than "
+        f"{MAX_OFFERED_BYTES}; in a stub, which lacks the grades too, of a record of more than "
         f"{MAX_OUTPUT_BYTES}.",
     )
 
@@ -150,7 +151,7 @@ class WatermarkRecord(OutputModel):
 
     task: Count
     watermark_ms: Count = Field(description="Every later record settles at this time or later.")
-    n: Count = Field(description="The number that the next settled query has.")
+    n: Count = Field(description="Number of the next settled query.")
 
 
 class Window(OutputModel):
@@ -163,8 +164,8 @@ class Window(OutputModel):
     ranker: str
     measure: str
     queries: Count
-    sum_units: Count = Field(description="In units of 2^-40.")
-    final: bool | None = Field(default=None, description="In the topic; files have no such member.")
+    sum_units: Count = Field(description="Sum of the values in units of 2^-40.")
+    final: bool | None = Field(default=None, description="Only in the topic, not in files.")
 
 
 class DeadLetterHeaders(OutputModel):
@@ -173,15 +174,15 @@ class DeadLetterHeaders(OutputModel):
     topic: str
     partition: Annotated[str, Field(pattern="^[0-9]+$")]
     offset: Annotated[str, Field(pattern="^[0-9]+$")] | None = Field(
-        default=None, description="Missing with oversize_output, which is about an output topic."
+        default=None, description="Missing with oversize_output, which concerns an output topic."
     )
     reason: Reason
     detail: str = Field(description="The reason, for operators.")
     truncated: Annotated[str, Field(pattern="^[0-9]+$")] | None = Field(
-        default=None, description="Bytes of the value, of which this is the beginning or nothing."
+        default=None, description="Original number of bytes of a truncated or omitted value."
     )
     key_truncated: Annotated[str, Field(pattern="^[0-9]+$")] | None = Field(
-        default=None, description="Bytes of the key, of which this is the beginning or nothing."
+        default=None, description="Original number of bytes of a truncated or omitted key."
     )
 
 
@@ -196,5 +197,5 @@ class DeadLetterRow(OutputModel):
     key: str | None = Field(description="In base64.")
     value: str = Field(description="In base64.")
     truncated: Count | None = Field(
-        default=None, description="Bytes that the value had, where only its beginning is here."
+        default=None, description="Original number of bytes of a truncated value."
     )

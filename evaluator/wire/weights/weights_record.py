@@ -27,13 +27,13 @@ class EpochHistory(BaseModel):
 
     epoch: Annotated[int, Field(ge=1)]
     mean_loss: Number | None = Field(
-        description="Over the groups that counted, each before its update, without the part of "
-        "l2; null if none counted."
+        description="Mean over the groups that counted, each before its update, without the part "
+        "of l2; null if none counted."
     )
-    groups: Count = Field(description="That counted.")
-    skipped: Count = Field(default=0, description="With fewer than two candidates or no positive.")
+    groups: Count = Field(description="Number of groups that counted.")
+    skipped: Count = Field(default=0, description="Groups without two candidates or a positive.")
     validation_loss: Number | None = optional(
-        "Of the groups of the validation, after the epoch, without the part of l2."
+        "Mean over the groups of the validation, after the epoch, without the part of l2."
     )
 
 
@@ -80,40 +80,40 @@ class Weights(BaseModel):
     model: str = Field(default="", description="The model.")
     epoch: Count = Field(default=0, description="Grows with every roll-back.")
     version: Count = Field(default=0, description="Grows with every record of a model.")
-    parent: str | None = optional("Checksum of the record before.")
+    parent: str | None = optional("Checksum of the previous record of the model.")
     weights: Annotated[list[Number], Field(min_length=1, max_length=MAX_FEATURES)] = Field(
         description="In raw feature units, in the order of feature_names."
     )
     feature_names: Annotated[list[str], Field(min_length=1, max_length=MAX_FEATURES)] = Field(
-        description="f0, f1, ... where features have no names."
+        description="f0, f1, ... for features without names."
     )
     transforms: dict[str, FeatureTransform] | None = optional(
         "Transforms of features before their weights; missing without any."
     )
-    scale: list[Number] | None = optional("Standard deviations within queries that features had.")
-    updates: Count | None = optional("Updates that led here.")
+    scale: list[Number] | None = optional("Standard deviations of features within queries.")
+    updates: Count | None = optional("Number of updates so far.")
     settings: dict[str, Any] | None = optional("Settings of learning.")
     status: str | None = optional(
-        "By the leader: initial, promoted and rolled_back are live; challenger, "
+        "Set by the leader: initial, promoted and rolled_back are live; challenger, "
         "proposed, rejected and frozen are for information."
     )
     of_version: Count | None = optional("The challenger that was proposed, promoted or rejected.")
     reason: str | None = optional(
-        "Why learning is frozen; undecided, of a challenger whose experiment ended by its age."
+        "Reason of a freeze; undecided for a challenger whose experiment ended by its age."
     )
     feature_hash: str | None = optional("SHA-256 of the feature_names as JSON.")
     ranges: dict[str, Any] | None = optional("Offsets of settled queries that were learned from.")
-    evidence: dict[str, Any] | None = optional("Of a challenger whose experiment has ended.")
+    evidence: dict[str, Any] | None = optional("Evidence of an experiment that has ended.")
     event_time_ms: _Unbounded | None = optional(
         "Settled time of the last query that was learned from."
     )
     in_force_ms: _Unbounded | None = optional(
-        "Rankings of this event time or later are measured with it."
+        "Rankings of this event time or later are measured with these weights."
     )
-    history: list[EpochHistory] | None = optional("By `evaluator fit`.")
+    history: list[EpochHistory] | None = optional("Epochs of `evaluator fit`.")
     validation: dict[str, Any] | None = optional(
-        "By `evaluator fit`: the number of its groups, the seed of their choice, and the epoch "
-        "with the best value on them, whose weights these are."
+        "Validation of `evaluator fit`: the number of its groups, the seed of their choice, and "
+        "the epoch with the best value on them, which has these weights."
     )
     success_rates: SuccessRates | None = optional(
         "The table from which features of described candidates are computed; missing if no "
