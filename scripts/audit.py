@@ -1,7 +1,7 @@
-"""Asks for known weaknesses in what requirements/run.txt pins: `make audit`.
+"""Looks up known vulnerabilities of the packages of requirements/run.txt: `make audit`.
 
-pip-audit also ends with 0 if the index has no answer about a package. Here that is a failure
-of its own: exit code 1 means weaknesses, 2 that something could not be looked up.
+pip-audit exits with 0 even if the index has no data about a package. Here that is a failure
+of its own: exit code 1 means vulnerabilities, 2 that a package could not be looked up.
 """
 
 import json
@@ -14,31 +14,31 @@ LOCK = Path(__file__).parent.parent / "requirements" / "run.txt"
 
 
 class Verdict(NamedTuple):
-    """What to print, and the exit code."""
+    """The text to print, and the exit code."""
 
     text: str
     code: int
 
 
 def verdict(report: dict[str, Any]) -> Verdict:
-    """What a report of pip-audit in JSON comes to."""
+    """The verdict on a report of pip-audit in JSON."""
     packages = report["dependencies"]
     unknown = [package["name"] for package in packages if "vulns" not in package]
     weak = [package for package in packages if package.get("vulns")]
     lines = [
-        f"{package['name']} {package['version']}: {weakness['id']}, mended in "
+        f"{package['name']} {package['version']}: {weakness['id']}, fixed in "
         f"{', '.join(weakness['fix_versions']) or 'no version yet'}"
         for package in weak
         for weakness in package["vulns"]
     ]
     if unknown or not packages:
         lines.append(
-            f"audit: {len(unknown)} of {len(packages)} packages could not be looked up, so nothing "
-            "is known of them. The index must be reachable with its JSON API (a mirror may lack "
+            f"audit: {len(unknown)} of {len(packages)} packages could not be looked up, so their "
+            "state is unknown. The index must be reachable with its JSON API (a mirror may lack "
             f"it): {', '.join(unknown)}"
         )
     else:
-        lines.append(f"audit: {len(packages)} packages looked up, {len(weak)} with weaknesses")
+        lines.append(f"audit: {len(packages)} packages looked up, {len(weak)} with vulnerabilities")
     return Verdict("\n".join(lines), 1 if weak else 2 if unknown or not packages else 0)
 
 
@@ -52,7 +52,7 @@ def main() -> int:
         report = json.loads(done.stdout)
     except ValueError:
         tail = " ".join(done.stderr.split())[-500:]
-        print(f"audit: the index could not be asked: {tail}", file=sys.stderr)
+        print(f"audit: the index could not be queried: {tail}", file=sys.stderr)
         return 2
     text, code = verdict(report)
     print(text, file=sys.stderr if code else sys.stdout)

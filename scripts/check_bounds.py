@@ -1,4 +1,4 @@
-"""Runs tests that need only Python with the oldest and the newest accepted dependencies.
+"""Runs the tests that need only Python, with the oldest and the newest accepted dependencies.
 
 usage: check_bounds.py [--python PYTHON] [oldest|newest ...]
 """
@@ -33,7 +33,7 @@ TESTS: Final = (
     *("tests/cli/test_fit.py", "tests/cli/test_output.py", "tests/wire/test_soundness.py"),
 )
 WITHOUT: Final = ("scipy", "scikit", "trec_eval", "ir_measures", "pandas", "minilm")
-"""Parts of names of tests that need a package of the tools, which may need another numpy."""
+"""Parts of the names of tests that need a development package, which may need another numpy."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     which = options.which or list(RESOLUTIONS)
     if unknown := set(which) - set(RESOLUTIONS):
-        parser.error(f"{', '.join(sorted(unknown))}: give oldest or newest")
+        parser.error(f"{', '.join(sorted(unknown))}: expected oldest or newest")
     with tempfile.TemporaryDirectory() as folder:
         codes = [_tested(name, Path(folder) / name, options.python) for name in which]
     return max(codes)

@@ -1,7 +1,7 @@
-"""Executes the Dockerfile without a container engine, and tries what comes out.
+"""Executes the Dockerfile without a container engine, and tests the resulting image.
 
-The steps are those of the Dockerfile itself; instead of its base images stand trees that
-debootstrap makes from the packages of this Debian, at the mirror that apt is configured with.
+The steps are those of the Dockerfile itself; in place of its base images are trees that
+debootstrap makes from the packages of the local Debian release, from the mirror of apt.
 Needs root and debootstrap: `make image-check`.
 """
 
@@ -26,10 +26,10 @@ WORK = ROOT / "build" / "image"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 RUN_PACKAGES = "python3,python3-venv,ca-certificates"
 BUILD_PACKAGES = ("gcc", "libc6-dev")
-UNTIL_HEALTHY_SECONDS = 180  # the demo learns; on a busy machine that takes longer
+UNTIL_HEALTHY_SECONDS = 180  # the demo learns, which takes longer on a busy machine
 UNTIL_STOPPED_SECONDS = 20
 
-# What a build needs of this machine to reach its mirrors; a container engine brings its own.
+# Files of this machine with which a build reaches its mirrors; a container engine has its own.
 NETWORK_FILES = (
     "/etc/resolv.conf",
     "/etc/hosts",
@@ -42,10 +42,10 @@ NETWORK_VARIABLES = re.compile(
 
 
 def main() -> None:
-    """Builds and tries; ends with 1 and the reason if anything is not as it should be."""
+    """Builds and tests; exits with 1 and the reason if a check fails."""
     if os.geteuid() != 0 or shutil.which("debootstrap") is None:
         sys.exit("image-check: needs root and debootstrap (apt-get install debootstrap).")
-    if "--inside" not in sys.argv:  # mounts end with this process
+    if "--inside" not in sys.argv:  # the mounts disappear with this process
         again = [
             "unshare",
             "--mount",
@@ -78,7 +78,7 @@ def build(stage: Stage, trees: Mapping[str, Path], *, with_compiler: bool) -> No
     tree = trees[stage.name]
     unmount(tree)
     shutil.rmtree(tree, ignore_errors=True)
-    say(f"stage {stage.name}, on a tree of Debian's instead of {stage.base}")
+    say(f"stage {stage.name}, on a Debian tree instead of {stage.base}")
     run(["cp", "-a", "--reflink=auto", base(), tree])
     mount_kernel(tree)
     if with_compiler:
@@ -100,11 +100,11 @@ def build(stage: Stage, trees: Mapping[str, Path], *, with_compiler: bool) -> No
 
 
 def base() -> Path:
-    """A small Debian with Python, kept for the next time."""
+    """A small Debian tree with Python, kept for later runs."""
     codename = run(["sh", "-c", ". /etc/os-release; echo $VERSION_CODENAME"]).strip()
     tree = WORK / f"base-{codename}"
     if not tree.exists():
-        say("debootstrap: a minute, and only the first time")
+        say("debootstrap: takes a minute, and only the first time")
         unfinished = WORK / "unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
@@ -115,17 +115,17 @@ def base() -> Path:
 
 
 def mirror(codename: str) -> str:
-    """Where this machine's apt takes the packages of a release from."""
+    """The mirror from which apt on this machine takes the packages of a release."""
     rows = run(["apt-get", "indextargets", "--format", "$(CODENAME) $(COMPONENT) $(REPO_URI)"])
     for row in rows.splitlines():
         release, component, address = row.split(" ", 2)
         if (release, component) == (codename, "main"):
             return address
-    sys.exit(f"image-check: apt knows no mirror of {codename}; run apt-get update once.")
+    sys.exit(f"image-check: apt has no mirror of {codename}; run apt-get update once.")
 
 
 def copy(step: Step, tree: Path, trees: Mapping[str, Path]) -> None:
-    """Carries out a COPY, from the context or from another stage, into a tree."""
+    """Executes a COPY from the context or from another stage into a tree."""
     *sources, target = shlex.split(step.text)
     origin = trees[step.flags["from"]] if "from" in step.flags else ROOT
     ignored = () if "from" in step.flags else ignored_names()
@@ -148,11 +148,11 @@ def ignored_names() -> list[str]:
     return [line.removeprefix("**/") for line in lines if line.startswith("**/")]
 
 
-# --- trying it out
+# --- tests
 
 
 def try_out(stage: Stage, tree: Path) -> int:
-    """Runs the image as its user on its read-only tree; returns how many checks passed."""
+    """Runs the image as its user on its read-only tree; returns the number of passed checks."""
     run(["mount", "--bind", tree, tree])
     run(["mount", "-o", "remount,bind,ro", tree])
     mount_kernel(tree)
@@ -182,7 +182,7 @@ def try_out(stage: Stage, tree: Path) -> int:
             stage.user.replace(":", " "),
         ),
         (
-            "a tree that is read-only",
+            "a read-only tree",
             [python, "-c", "open('/var/lib/evaluator/x', 'w')"],
             1,
             "Read-only file system",
@@ -213,12 +213,12 @@ def try_out(stage: Stage, tree: Path) -> int:
             while ended not in shown and time.monotonic() < until and demo.poll() is None:
                 time.sleep(0.2)
                 shown = (WORK / "demo.txt").read_text("utf-8")
-            expect("ndcg@10" in shown and ended in shown, "the demo to its end", shown)
+            expect("ndcg@10" in shown and ended in shown, "the whole demo", shown)
             found, text = tried(stage.health)
             expect(found == 0, "the health check of the running demo", text)
             demo.send_signal(signal.Signals[stage.stop_signal])
             code = demo.wait(UNTIL_STOPPED_SECONDS)
-            expect(code == 0, f"an end in order on {stage.stop_signal}", f"exit code {code}")
+            expect(code == 0, f"a clean exit on {stage.stop_signal}", f"exit code {code}")
         finally:
             if demo.poll() is None:
                 demo.kill()
@@ -227,7 +227,7 @@ def try_out(stage: Stage, tree: Path) -> int:
 
 
 def expect(good: bool, what: str, otherwise: str) -> None:
-    """Prints a check; ends the program if it failed."""
+    """Prints a check; exits if it failed."""
     if not good:
         sys.exit(f"image-check: FAILED: {what}: {otherwise}")
     say(f"ok: {what}")
@@ -237,7 +237,7 @@ def expect(good: bool, what: str, otherwise: str) -> None:
 
 
 def run(command: Sequence[str | Path], **options: object) -> str:
-    """Output of a command; ends the program with its last lines if it fails."""
+    """Output of a command; exits with its last lines if it fails."""
     done = subprocess.run(
         [str(word) for word in command],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, **options,
@@ -266,12 +266,12 @@ def run_in(
 
 
 def mount_kernel(tree: Path) -> None:
-    """/proc of its own, and the devices that a container has."""
+    """Mounts a /proc for the tree."""
     run(["mount", "-t", "proc", "proc", tree / "proc"])
 
 
 def bring_network(tree: Path) -> None:
-    """Copies the mirror settings of this machine into the tree, for the time of the build."""
+    """Mounts the mirror settings of this machine in the tree for the duration of the build."""
     for name in NETWORK_FILES:
         goal = tree / name.lstrip("/")
         if Path(name).exists():
@@ -281,17 +281,17 @@ def bring_network(tree: Path) -> None:
 
 
 def network_environment() -> dict[str, str]:
-    """Variables that say how to reach mirrors."""
+    """Variables with the settings for mirrors."""
     return {name: value for name, value in os.environ.items() if NETWORK_VARIABLES.fullmatch(name)}
 
 
 def mount(source: str | Path, goal: Path) -> None:
-    """Shows a file or folder at another place, to be read only."""
+    """Binds a file or folder to another place, read-only."""
     run(["mount", "--bind", "-o", "ro", source, goal])
 
 
 def unmount(below: Path) -> None:
-    """Ends every mount at or below a folder, the last one first."""
+    """Unmounts everything at or below a folder, the last mount first."""
     lines = Path("/proc/mounts").read_text("utf-8").splitlines()
     points = [line.split(" ")[1].replace("\\040", " ") for line in lines]
     for point in reversed(points):
@@ -300,7 +300,7 @@ def unmount(below: Path) -> None:
 
 
 def say(text: str) -> None:
-    """One line of progress."""
+    """Prints a line of progress."""
     print(f"image-check: {text}", flush=True)
 
 

@@ -1,7 +1,7 @@
-"""Reads a Dockerfile: its stages, and the steps of each with variables filled in.
+"""Reads a Dockerfile: its stages, and the steps of each with variables substituted.
 
-Only what this project's Dockerfile uses is understood; anything else is refused, so that no step
-is passed over in silence.
+Only the instructions that this project's Dockerfile uses are supported; any other is refused, so
+that no step is skipped silently.
 """
 
 import json
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 RUNS = ("RUN", "COPY")
-"""Steps that change the tree, in their order."""
+"""Instructions that change the tree."""
 KNOWN = {
     *RUNS, "ARG", "FROM", "ENV", "WORKDIR", "USER", "LABEL",
     "EXPOSE", "STOPSIGNAL", "HEALTHCHECK", "ENTRYPOINT", "CMD",
@@ -24,7 +24,7 @@ class NotUnderstood(Exception):
 
 
 class Step(NamedTuple):
-    """A step as it is carried out: where, as whom, and with which environment."""
+    """A step with the working directory and the environment in which it is executed."""
 
     word: str
     flags: Mapping[str, str]
@@ -35,7 +35,7 @@ class Step(NamedTuple):
 
 @dataclass
 class Stage:
-    """One FROM and what follows it; settings are as at its end."""
+    """A FROM and the instructions after it; the settings are those at its end."""
 
     name: str
     base: str
@@ -54,7 +54,7 @@ def stages_of(text: str, arguments: Mapping[str, str] | None = None) -> list[Sta
     """The stages of a Dockerfile; *arguments* are those of `--build-arg`.
 
     Raises:
-        NotUnderstood: names the line that is not known here.
+        NotUnderstood: with the line that is not supported.
     """
     given = dict(arguments or {})
     known: dict[str, str] = {}
@@ -78,7 +78,7 @@ def stages_of(text: str, arguments: Mapping[str, str] | None = None) -> list[Sta
 
 
 def _lines(text: str) -> list[str]:
-    """Instructions, each on one line; comments go, also those between continued lines."""
+    """Instructions, each on one line, without comments, even between continued lines."""
     kept = [
         line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")
     ]
@@ -122,7 +122,7 @@ def _flags(text: str) -> tuple[dict[str, str], str]:
 
 
 def _exec_form(text: str) -> list[str]:
-    """A command without a shell. Raises NotUnderstood for one with."""
+    """A command in exec form. Raises NotUnderstood for a command in shell form."""
     try:
         words = json.loads(text)
     except ValueError:

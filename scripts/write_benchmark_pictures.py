@@ -23,7 +23,7 @@ COLOURS: Final = {"evaluator": "green", "evaluator without alarms": "green"}
 
 
 class Bar(NamedTuple):
-    """One bar; *size* decides its length, *told* stands at its end."""
+    """A bar; *size* sets its length, *told* is the text at its end."""
 
     name: str
     size: float
@@ -32,7 +32,7 @@ class Bar(NamedTuple):
 
 
 Chart = dict[str, list[Bar]]
-"""Groups of bars under a heading, each group to a scale of its own."""
+"""Groups of bars, each under a heading and with a scale of its own."""
 
 
 def pairs_chart(figures: dict[str, Any]) -> Chart:
@@ -53,7 +53,7 @@ def pairs_chart(figures: dict[str, Any]) -> Chart:
 
 
 def growth_chart(figures: dict[str, Any]) -> Chart:
-    """CPU time per pair by what changes in the traffic."""
+    """CPU time per pair for each variation of the traffic."""
     chart: Chart = {}
     for axis, value, cost, _ in figures["growth"]:
         chart.setdefault(axis, []).append(Bar(value, float(cost), f"{cost} us"))
@@ -67,7 +67,7 @@ CHARTS: Final = {
 
 
 def picture(chart: Chart) -> str:
-    """The chart as SVG that follows the colours of its reader."""
+    """The chart as SVG that follows the colour scheme of its reader."""
     parts, y = [], 10
     for heading, bars in chart.items():
         parts.append(text(LEFT, y + 16, heading, "small"))
@@ -92,7 +92,7 @@ def picture(chart: Chart) -> str:
 
 
 def pictures() -> dict[Path, str]:
-    """Every picture by its place, drawn from the figures in the tree."""
+    """Every picture by its path, drawn from the figures in the repository."""
     return {
         ROOT / "docs" / place: picture(chart(json.loads((RESULTS / source).read_text("utf-8"))))
         for source, (place, chart) in CHARTS.items()

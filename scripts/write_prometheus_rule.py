@@ -24,7 +24,7 @@ def rule_files() -> list[Path]:
 
 
 def prometheus_rule(files: Iterable[Path]) -> str:
-    """One PrometheusRule with every group of the files, untouched and in their order."""
+    """One PrometheusRule with every group of the files, unchanged and in their order."""
     groups: list[Any] = []
     for file in files:
         groups += yaml.safe_load(file.read_text("utf-8"))["groups"]

@@ -26,7 +26,7 @@ TICKS: Final = (
     ("late", "+remember_ms", "+1 h"),
     ("reserved", "+early_ms", "+1 min"),
 )
-"""Point, setting, default."""
+"""Rows: (point, setting, default)."""
 BANDS: Final = (
     (
         (100, "a judgment is"),
@@ -107,7 +107,7 @@ def axis() -> list[str]:
 
 
 def bands() -> list[str]:
-    """What holds between two points in event time."""
+    """The states of a query and its judgments between two points in event time."""
     parts = []
     for (top, label), *spans in BANDS:
         parts.append(text(LEFT - 12, top + 21, label, "label"))
@@ -121,7 +121,7 @@ def bands() -> list[str]:
 
 
 def clocks() -> list[str]:
-    """The watermark behind the clocks of both logs, and the timers that it passes."""
+    """The watermark behind the clocks of both logs, and the timers that it has passed."""
     parts = [text(LEFT - 12, 319, "timers", "label")]
     for place, name in TIMERS:
         done = TIMES[place] < WATERMARK
@@ -147,7 +147,7 @@ def clocks() -> list[str]:
 
 
 def timeline() -> str:
-    """The picture, as SVG that follows the colours of its reader."""
+    """The picture as SVG that follows the colour scheme of its reader."""
     parts = [*axis(), *bands(), *clocks()]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '

@@ -35,7 +35,7 @@ def by_model(name: str, more: str = "", labels: str = "") -> str:
 
 
 def weights(ranker: str) -> list[Target]:
-    """By feature."""
+    """The targets of weights by feature."""
     expr = by_model("evaluator_weights_value", f',ranker="{ranker}"', "feature")
     return [(expr, "{{model}} {{feature}}")]
 
@@ -174,7 +174,7 @@ LEARNING: Final = [
     ),
     Panel(
         title="Updates",
-        text="Of the learner since the epoch began. Constant while it is frozen.",
+        text="Updates of the learner since the epoch began. Constant while it is frozen.",
         runbook="EvaluatorLearningFrozen",
         targets=[(by_model("evaluator_learning_updates"), "{{model}}")],
     ),
@@ -194,7 +194,8 @@ LEARNING: Final = [
     ),
     Panel(
         title="Versions and epoch",
-        text="Of the weights in force. The epoch grows with a rollback and with other settings.",
+        text="Version and epoch of the live weights. The epoch grows with a rollback and with a"
+        " change of settings.",
         runbook="EvaluatorWeightsChanged",
         targets=[
             (by_model("evaluator_weights_version", labels="ranker"), "{{model}} {{ranker}}"),
@@ -212,7 +213,7 @@ LEARNING: Final = [
     ),
     Panel(
         title="Queries that cannot be learned from",
-        text="Share of the last 1,000 queries with features. Above a half learning ends.",
+        text="Share of the last 1,000 queries with features. Above one half, learning ends.",
         runbook="EvaluatorLearningUnusable",
         targets=[(by_model("evaluator_learning_unusable_share"), "{{model}}")],
     ),
@@ -227,7 +228,7 @@ LEADER: Final = [
     ),
     Panel(
         title="Records of settled read by the leader",
-        text="Per second, by kind. Foreign ones are of workers with other settings.",
+        text="Per second, by kind. Foreign records come from workers with other settings.",
         runbook="EvaluatorLeaderWaits",
         targets=[
             (
@@ -243,14 +244,14 @@ LEADER: Final = [
     Panel(
         title="Awaited tasks",
         text="1 while a task holds up the others. Any task can be awaited briefly; an alert fires"
-        " if it is one of them all the time and the number of buffered queries never falls.",
+        " if one is awaited all the time and the number of buffered queries never falls.",
         runbook="EvaluatorLeaderWaits",
         targets=[('max by (task) (evaluator_leader_awaited{job=~"$job"})', "task {{task}}")],
         decimals=0,
     ),
     Panel(
         title="Buffered and ignored queries",
-        text="Read and not processed yet; and of models beyond the sixteenth.",
+        text="Queries read and not processed yet, and queries of models beyond the sixteenth.",
         runbook="EvaluatorLeaderWaits",
         targets=[
             ('max(evaluator_leader_buffered_queries{job=~"$job"})', "waiting"),

@@ -1,4 +1,4 @@
-"""The dashboard *Pipeline*: whether all input is read, joined and settled in time."""
+"""The dashboard *Pipeline*: is all input read, joined and settled in time?"""
 
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ PIPELINE_NOW: Final = [
         'sum(evaluator_tasks_owned{job=~"$job"})',
     ),
     _gauge(
-        *("Tasks restoring", "They catch up to their committed position.", "EvaluatorNotReady"),
+        *("Tasks restoring", "Tasks that are catching up.", "EvaluatorNotReady"),
         'sum(evaluator_restoring{job=~"$job"})',
         red=1,
     ),
@@ -39,7 +39,7 @@ PIPELINE_NOW: Final = [
         red=limit("lag_limit"),
     ),
     _gauge(
-        *("Oldest watermark", "How far event time is behind the clock.", "EvaluatorWatermarkStale"),
+        *("Oldest watermark", "Lag of event time behind the clock.", "EvaluatorWatermarkStale"),
         'max(evaluator:watermark_age_seconds:min{job=~"$job"})',
         unit="s",
         red=limit("watermark_age_limit_seconds"),
@@ -75,8 +75,8 @@ LEDGER: Final = [
     _outcomes("judgments", "EvaluatorNoJudgments"),
     Panel(
         title="Messages that count, and the expected number",
-        text="In a quarter of an hour; expected: the same time last week, else the last day's"
-        " mean.",
+        text="In a quarter of an hour. Expected is the number of last week at the same time, or"
+        " else the mean of the last day.",
         runbook="EvaluatorNoRankings",
         also=("EvaluatorNoJudgments", "EvaluatorNothingYet"),
         targets=[
@@ -125,7 +125,7 @@ PROGRESS: Final = [
     ),
     Panel(
         title="Age of the watermark by task",
-        text="How far the watermark is behind the clock; this delays settling.",
+        text="Lag of the watermark behind the clock, by which settling is delayed.",
         runbook="EvaluatorWatermarkStale",
         targets=[
             ('evaluator:watermark_age_seconds:min{job=~"$job"}', "task {{task}}"),
@@ -135,8 +135,8 @@ PROGRESS: Final = [
     ),
     Panel(
         title="Open queries and early judgments",
-        text="They take memory: queries that still take judgments, and judgments whose ranking has"
-        " not been read.",
+        text="Queries that still take judgments, and judgments whose ranking has not been read."
+        " Both take memory.",
         runbook="EvaluatorOrphans",
         targets=[
             ('sum(evaluator_open_queries{job=~"$job"})', "open queries"),
@@ -195,8 +195,8 @@ PROGRESS: Final = [
     ),
     Panel(
         title="Age of the last checkpoint by task",
-        text="If its disk is lost, a task is read again from there. None is written while nothing"
-        " is read.",
+        text="After the loss of its disk, a task is read again from its last checkpoint. None is"
+        " written while nothing is read.",
         runbook="EvaluatorCheckpointStale",
         targets=[
             ('evaluator:checkpoint_age_seconds:min{job=~"$job"}', "task {{task}}"),
@@ -206,7 +206,7 @@ PROGRESS: Final = [
     ),
     Panel(
         title="Age of the last snapshot by task",
-        text="A worker without the store of a task continues from there. Empty without"
+        text="A worker without the store of a task continues from its last snapshot. Empty without"
         " snapshot_url.",
         runbook="EvaluatorSnapshotStale",
         targets=[
@@ -232,7 +232,7 @@ PROGRESS: Final = [
     ),
     Panel(
         title="Left to restore by task",
-        text="Offsets of both logs until a restoring task writes again.",
+        text="Offsets of both logs that a restoring task must read before it writes again.",
         runbook="EvaluatorNotReady",
         also=("EvaluatorInputRetentionShort", "EvaluatorInputLost"),
         targets=[('max by (task) (evaluator_restore_left{job=~"$job"})', "task {{task}}")],
@@ -267,7 +267,7 @@ PROGRESS: Final = [
     ),
     Panel(
         title="Processor time",
-        text="Of each worker, in cores; a worker uses little more than one.",
+        text="Cores in use by each worker; a worker uses little more than one.",
         runbook="EvaluatorStalled",
         also=("EvaluatorOpenFiles",),
         targets=[
@@ -281,7 +281,7 @@ PROGRESS: Final = [
 MAP: Final = [
     Panel(
         title="Records that evaluator map has finished",
-        text="By outcome, per second: refused ones are dead letters.",
+        text="By outcome, per second. Refused records become dead letters.",
         runbook="EvaluatorMapStalled",
         also=("EvaluatorDeadLetters",),
         targets=[
@@ -308,7 +308,7 @@ MAP: Final = [
     ),
     Panel(
         title="Age of the clocks of evaluator map",
-        text="How far the records that were written last are behind the clock, by partition.",
+        text="Lag of the last written records behind the clock, by partition.",
         runbook="EvaluatorMapBehind",
         targets=[
             (
@@ -331,7 +331,7 @@ MAP: Final = [
 
 
 def pipeline() -> dashboard.Dashboard:
-    """Whether all input is read, joined and settled in time."""
+    """The dashboard of the input, its join and its settling."""
     made = board(
         "Evaluator: Pipeline",
         "Whether all input is read, joined and settled in time.",

@@ -25,7 +25,7 @@ def increases(name: str, labels: str, by: str, window: str, offset: str = "") ->
 
 
 def mean_of_counters(window: str, offset: str = "") -> str:
-    """The same as the recorded quality_mean, from the counters."""
+    """The equal of the recorded quality_mean, computed from the counters."""
     by = "model, variant, ranker, measure"
     score = increases("evaluator_quality_value_total", OF, by, window, offset)
     queries = increases("evaluator_quality_queries_total", OF, by, window, offset)
@@ -106,7 +106,7 @@ QUALITY: Final = [
     ),
     Panel(
         title="Change to the same hour last week, with its bounds",
-        text="Two hours compared; alerts use alarms, which know more of the past.",
+        text="A comparison of two hours. Alerts use alarms, which consider more of the past.",
         runbook="EvaluatorQualityAlarm",
         targets=[
             *with_bounds(
@@ -133,8 +133,8 @@ QUALITY: Final = [
     ),
     Panel(
         title="Running mean of each worker",
-        text="Over all queries with a value so far, corrected by each judgment: available at once,"
-        " not used by alerts.",
+        text="Over all queries with a value so far, corrected by each judgment. It is available at"
+        " once; no alert uses it.",
         runbook="EvaluatorQualityAlarm",
         targets=[(f"evaluator_running_value_mean{{{OF}}}", "{{instance}} " + WHOSE)],
         unit="none",
@@ -154,7 +154,7 @@ QUALITY.insert(
     0,
     Panel(
         title="Overview, the largest loss first",
-        text="Change of the last hour to the same hour last week, its mean and its queries. Rows"
+        text="Change from the same hour last week to the last hour, its mean and its queries. Rows"
         " without a change are new, or have too few queries.",
         runbook="EvaluatorQualityAlarm",
         targets=[
@@ -169,7 +169,7 @@ QUALITY.insert(
 )
 WATCHED: Final = "{{model}}/{{variant}} {{ranker}} {{measure}} {{segment}} {{level}} {{kind}}"
 OF_ALARMS: Final = 'job=~"$job",model=~"$model",variant=~"(.+-)?$variant(-.+)?"'
-"""Of a variant, and of those whose name it begins or ends, as `canary-prod` for two variants."""
+"""Alarms of a variant, and of names that begin or end with it, as the pair `canary-prod`."""
 
 
 def day(name: str) -> str:
@@ -180,8 +180,8 @@ def day(name: str) -> str:
 ALARMS: Final = [
     Panel(
         title="Evidence of alarms",
-        text="Share of what an alarm needs, of each watched series. From 1 on an alarm begins, and"
-        " stays on until its level is back.",
+        text="Share of the evidence that an alarm needs, for each watched series. At 1 an alarm"
+        " begins; it stays on until the level is back.",
         runbook="EvaluatorQualityAlarm",
         also=(
             "EvaluatorPairAlarm",
@@ -200,10 +200,10 @@ ALARMS: Final = [
         decimals=2,
     ),
     Panel(
-        title="Last day of watched series, and what is expected",
-        text="Mean of the last 24 hours, what the reference expects of them, and bounds: twice the"
-        " standard deviation of their difference, of days in the reference and by chance. An alarm"
-        " also looks at 1 hour, 6 hours and 7 days.",
+        title="Last day of watched series, and the expected level",
+        text="Mean of the last 24 hours, the expected mean by the reference, and bounds: twice the"
+        " standard deviation of their difference, from the days of the reference and from chance."
+        " An alarm also considers 1 hour, 6 hours and 7 days.",
         runbook="EvaluatorQualityAlarm",
         targets=[
             (day("mean"), f"{WATCHED} level"),
@@ -217,7 +217,7 @@ ALARMS: Final = [
     Panel(
         title="Watched series, the most evidence first",
         text="Evidence, whether the alarm is on, the weeks of the reference, of which two are"
-        " needed, and the windows with enough queries, of four: with 0 nothing is compared."
+        " needed, and how many of the four windows have enough queries: with 0, none is compared."
         " `evaluator alarms list` has level, expected level and onset.",
         runbook="EvaluatorQualityAlarm",
         targets=[

@@ -19,8 +19,8 @@ UNKNOWN = {"name": "unknown", "skip_reason": "Dependency not found"}
 @pytest.mark.parametrize(
     ("packages", "code", "words"),
     [
-        ([SOUND], 0, "1 packages looked up, 0 with weaknesses"),
-        ([SOUND, WEAK], 1, "weak 2: CVE-1, mended in 3"),
+        ([SOUND], 0, "1 packages looked up, 0 with vulnerabilities"),
+        ([SOUND, WEAK], 1, "weak 2: CVE-1, fixed in 3"),
         ([SOUND, UNKNOWN], 2, "1 of 2 packages could not be looked up"),
         ([WEAK, UNKNOWN], 1, "could not be looked up"),
         ([], 2, "could not be looked up"),

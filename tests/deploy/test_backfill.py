@@ -34,7 +34,7 @@ LOOK = "2025-10-27T03:30:00Z"
 EMPTY = {
     "Evidence of alarms",
     "Watched series, the most evidence first",
-    "Last day of watched series, and what is expected",
+    "Last day of watched series, and the expected level",
     "Mean of levels by the hour",
     "Levels minus all queries, the worst first",
     "Judged in time, by level",
