@@ -101,12 +101,11 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     states = RocksStateDirectory(Path(settings.state_dir))
     states.hold()
     try:
-        skips = skips_of(options, settings)
         worker = new_worker(
             *(source, sink, states, settings),
             stages=stages_of(settings, schemas, watched=True),
             accept_loss=options.accept_loss,
-            skips=skips,
+            skips=skips_of(options, settings),
             snapshots=_snapshots_of(states, settings),
         )
         leader = _leader_of(connection, settings) if settings.learns else None  # may be refused
@@ -178,8 +177,7 @@ async def leading(
 ) -> AsyncIterator[None]:
     """Runs the leader of *views*, or a new one, in the background after the first poll.
 
-    The first poll needs none of its modules. If it ends by itself, stops the worker and raises its
-    error.
+    If it ends by itself, stops the worker and raises its error.
     """
     if leader_of is None:
         yield
