@@ -98,14 +98,14 @@ check: $(VENV)/.dev ## lint, and run every test that needs no broker and no brow
 system: ## install the Debian packages that the tests need (as root)
 	@scripts/install-debian.sh
 
-# Three processes, because tests with brokers mostly wait; these start first (tests/spread.py).
+# Four processes, because tests with brokers mostly wait; these start first (tests/spread.py).
 # Types and contracts are checked in parallel, and end long before pytest's last line.
 .PHONY: test
 test: export PYTHONDONTWRITEBYTECODE =
 test: system $(VENV)/.compare $(VENV)/.embeddings ## run all tests, with a real Apache Kafka; ends with pytest's last line
 	$(LINT_TEXT)
 	@{ $(LINT_TYPES); } & types=$$!; trap 'kill $$types 2>/dev/null || true' EXIT; failed=0; \
-	$(BIN)/python -m pytest -n 3 --dist loadgroup -m "not ecosystem" || failed=1; \
+	$(BIN)/python -m pytest -n 4 --dist loadgroup -m "not ecosystem" || failed=1; \
 	wait $$types || { failed=1; echo "types or import contracts are wrong: see above" >&2; }; exit $$failed
 
 # A real schema registry, records by the serializers of others, and a Spark cluster. About five minutes.
