@@ -1,6 +1,7 @@
-"""A made-up worker for the surfaces: a snapshot that moves, and the views that show it.
+"""A synthetic worker for the HTTP surfaces: a snapshot that changes, and views that show it.
 
-`python -m tests.adapters.synthetic --port 9464` serves it, to look at the page without a broker.
+`python -m tests.adapters.synthetic --port 9464` serves it, so that the page can be viewed without a
+broker.
 """
 
 import argparse
@@ -35,7 +36,7 @@ Pair = tuple[str, str]
 def quality(
     pair: Pair, ranker: str, *, queries: int, value: float, measures: Sequence[str] = MEASURES
 ) -> Tally:
-    """Running and settled sums of one (model, variant, ranker): *queries* of about *value*."""
+    """Running and settled sums of (model, variant, ranker): *queries* with values near *value*."""
     tally: Tally = {}
     for column, measure in enumerate(measures):
         value_units = round(min(1.0, value * (0.8 + 0.07 * (column % 5))) * UNITS_PER_ONE)
@@ -50,7 +51,7 @@ def quality(
 
 
 def ledger(n: int) -> Tally:
-    """A closed ledger of about *n* messages of each kind, with every outcome in it."""
+    """A balanced ledger of about *n* messages of each kind, with every outcome."""
     rankings = {"malformed": n // 900, "heartbeat": 12, "duplicate": n // 300}
     rankings |= {"conflicting": n // 2000, "open": n // 4, "expired": n // 2}
     judgments = {"malformed": n // 700, "heartbeat": 9, "duplicate": n // 250}
@@ -68,7 +69,7 @@ def ledger(n: int) -> Tally:
 
 
 def queries(pairs: Sequence[Pair], *, settled_each: int) -> Tally:
-    """Counts of queries for pairs that all settled the same number, five in six judged."""
+    """Query counts of pairs that each settled the same number, five in six judged."""
     n_pairs = len(pairs)
     unjudged = settled_each // 6
     tally: Tally = {
@@ -90,7 +91,7 @@ def queries(pairs: Sequence[Pair], *, settled_each: int) -> Tally:
 
 
 def task_view(task: int, tally: Tally, **changes: Any) -> TaskView:
-    """A task with *tally*, fully known and at the end of its logs unless *changes* say else."""
+    """A task with *tally*, ready and at the end of its logs unless *changes* set otherwise."""
     read: dict[Log, int] = {log: tally.get((log, "read"), 0) for log in LOGS}
     facts: dict[str, Any] = {
         "positions": read,
@@ -110,7 +111,7 @@ def task_view(task: int, tally: Tally, **changes: Any) -> TaskView:
 
 
 def one_task(tally: Tally, **changes: Any) -> Snapshot:
-    """One task whose whole tally was counted by this process."""
+    """One task whose whole tally this process has counted."""
     return Snapshot(
         (task_view(0, tally, **changes),),
         GroupedTally.of(tally),
@@ -148,7 +149,7 @@ _QUIET = AlarmView(
 
 
 def learned(**changes: Any) -> LeaderView:
-    """A leader as the leader with two models: one on trial, and one that does not learn."""
+    """The view of a leader with two models: one in an experiment, and one that does not learn."""
     values = {"champion": (32, 24 * UNITS_PER_ONE), "challenger": (20, 0)}
     names = ("phi_a", "phi_b")
     ranker = ModelView(
@@ -199,7 +200,7 @@ def learned(**changes: Any) -> LeaderView:
 
 
 def alarmed(**changes: str) -> LeaderView:
-    """The same with an alarm of this series that is not acknowledged."""
+    """The same view with an unacknowledged alarm of this series."""
     leader = learned()
     on, quiet = leader.alarms.series
     assert on.alarm is not None
@@ -210,7 +211,7 @@ def alarmed(**changes: str) -> LeaderView:
 
 @dataclass
 class FixedViews:
-    """Shows one snapshot that the holder may replace; ready unless `reasons` say otherwise."""
+    """Views of one snapshot, which a test may replace; ready unless there are `reasons`."""
 
     current: Snapshot = field(default_factory=Snapshot)
     reasons: list[str] = field(default_factory=list)
@@ -283,7 +284,7 @@ class FixedViews:
 
 
 class MovingViews(FixedViews):
-    """A world that runs fast: *speed* queries settle each second; one model gets worse."""
+    """A fast world: *speed* queries settle each second, and one model gets worse."""
 
     def __init__(self, pairs: Sequence[Pair], rankers: Sequence[str], *, speed: int) -> None:
         super().__init__(now_ms=None)
@@ -297,7 +298,7 @@ class MovingViews(FixedViews):
         self._n_seconds = 0
 
     def step(self) -> None:
-        """One second passes."""
+        """Advances the world by one second."""
         self._n_seconds += 1
         n_settled = self._n_seconds * self._speed
         tally = ledger(n_settled * len(self._pairs)) | queries(self._pairs, settled_each=n_settled)

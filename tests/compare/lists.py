@@ -1,4 +1,4 @@
-"""Random lists with what is awkward in them, and what the engine says of them."""
+"""Random lists with awkward cases, and the values of the engine for them."""
 
 from collections.abc import Iterable, Mapping
 from random import Random
@@ -8,7 +8,7 @@ from tests.core.build import Task, judgment, ranking
 from tests.repeats import in_shares
 
 N_LISTS = 4_000
-"""What a program is compared on: a share of them in the quick set, the rest in the whole."""
+"""Lists for each comparison: a share of them in the quick set, the rest in the full one."""
 
 SHARES = in_shares(N_LISTS, quick=1_000)
 BATCH = 1_000
@@ -24,9 +24,9 @@ def random_lists(
 ) -> tuple[Scores, Grades]:
     """Scores and grades by query and candidate.
 
-    Eighths, which 32-bit floats hold exactly; few levels make ties. Grades are 0 to 4; some
-    candidates are unjudged, some judged ones never ranked, some queries have nothing relevant.
-    One list in 500 has a thousand candidates.
+    Scores are eighths, which 32-bit floats hold exactly; a small number of levels makes ties.
+    Grades are 0 to 4; some candidates are unjudged, some judged candidates are not ranked, and some
+    queries have no relevant candidate. One list in 500 has a thousand candidates.
     """
     random = Random(f"{seed} {n_lists}")  # other lists in each share
     names = [f"doc{i:x}" for i in range(3_000)]
@@ -58,7 +58,7 @@ def ours(
     subtopics: Mapping[str, Mapping[str, list[str]]] | None = None,
     **settings: object,
 ) -> dict[str, dict[str, float | None]]:
-    """Values by measure and query, all the way through the engine; None where it lacks one."""
+    """Values by measure and query, computed by the whole engine; None for no value."""
     names = list(measures)
     task = Task(",".join(names), **settings)
     queries = list(runs)
@@ -80,7 +80,7 @@ def ours(
 def differences(
     one: Mapping[str, float | None], other: Mapping[str, float], tolerance: float = EXACTLY
 ) -> list[tuple[str, float | None, float]]:
-    """The first few queries of which they do not say the same."""
+    """The first few queries whose values differ."""
     assert one.keys() == other.keys()
     apart = [
         (query, one[query], value)

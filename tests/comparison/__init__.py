@@ -1,1 +1,1 @@
-"""The measures beside programs that define the same ones, on 20,000 random lists each."""
+"""Tests of the comparison of two results."""

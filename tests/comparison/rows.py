@@ -1,4 +1,4 @@
-"""Folders as a replay would leave them, made of a few numbers."""
+"""Folders like those of a replay, made from a few numbers."""
 
 import hashlib
 import json
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def row(trace_id, values, *, node_id="n", event_time_ms=1_000, grades=None, **more):
-    """A line of evaluations.ndjson: *values* by ranker, each by measure or of mrr alone."""
+    """A line of evaluations.ndjson: *values* by ranker, each by measure or for mrr alone."""
     by_measure = {
         ranker: value if isinstance(value, dict) else {"mrr": value}
         for ranker, value in values.items()
@@ -28,7 +28,7 @@ def row(trace_id, values, *, node_id="n", event_time_ms=1_000, grades=None, **mo
 
 
 def put(folder, rows, *, name="evaluations.ndjson", **manifest):
-    """A folder with these lines, and a manifest of them that says *manifest*."""
+    """A folder with these lines, and their manifest with the members of *manifest*."""
     folder = Path(folder)
     folder.mkdir(exist_ok=True)
     text = b"".join(line + b"\n" for line in rows)

@@ -1,4 +1,4 @@
-"""What the contract suite needs of a medium beside its Source and Sink."""
+"""The media of the contract suite: their Source and Sink, and control over their logs."""
 
 import asyncio
 import contextlib
@@ -34,10 +34,10 @@ RELEASE_TIMEOUT_MS = 20_000
 
 
 class Backend(Protocol):
-    """A medium with two input logs, its outputs, and hands to move things with."""
+    """A medium with two input logs and its outputs, which a test can change."""
 
     def source(self, *, release_timeout_ms: int = RELEASE_TIMEOUT_MS) -> Source:
-        """A member, and how long its group waits until it lets go: longer than it ever takes."""
+        """A member of the group, which awaits releases for longer than any takes."""
 
     def sink(self) -> Sink: ...
 
@@ -47,33 +47,33 @@ class Backend(Protocol):
         """Appends values with the key b"k" and the record timestamps 1000, 1001 ..."""
 
     async def gap(self, log: Log, partition: int) -> None:
-        """Leaves offsets that no reader gets to see."""
+        """Appends offsets that no reader sees."""
 
     async def expire(self, log: Log, partition: int, before: int) -> None: ...
 
     async def expire_output(self, output: Output, partition: int, before: int) -> None: ...
 
     async def make_anew(self, log: Log) -> None:
-        """Deletes an input and makes it again, with one partition."""
+        """Deletes an input and creates it again, with one partition."""
 
     async def grow(self, log: Log, partitions: int) -> None: ...
 
     async def go_away(self) -> None:
-        """Nobody reaches the medium until `come_back`."""
+        """Makes the medium unavailable until `come_back`."""
 
     async def come_back(self) -> None: ...
 
     async def bound_timestamps(self, ahead_ms: int) -> None:
-        """From now on, or soon, `rankings` takes nothing that is stamped further ahead."""
+        """Makes `rankings` refuse records that are further ahead, at once or soon."""
 
     async def hide_clock(self) -> None:
-        """From now on, or soon, the medium does not show what its clock is."""
+        """Makes the medium hide its clock, at once or soon."""
 
     async def output(self, output: Output, partition: int, count: int) -> list[OutputRecord]:
-        """The first *count* records of an output partition, waiting for them."""
+        """Waits for the first *count* records of an output partition, and returns them."""
 
     async def published(self, topic: LeaderOutput, count: int) -> list[OutputRecord]:
-        """The first *count* records that leaders have made visible, waiting for them."""
+        """Waits for the first *count* committed records of leaders, and returns them."""
 
     async def close(self) -> None: ...
 
@@ -156,9 +156,9 @@ class KafkaBackend:
         broker: Broker | None = None,
         room: dict[Output, int] | None = None,
     ) -> "KafkaBackend":
-        """Makes the topics, some of them with *room* for records of so many bytes.
+        """Creates the topics, some of them with *room* for records of so many bytes.
 
-        With *broker*, which must be the test's own, it can go away.
+        With *broker*, which no other test may use, it can become unavailable.
         """
         if partitions["rankings"] == partitions["judgments"]:
             plan = await plan_topics(
@@ -232,7 +232,7 @@ class KafkaBackend:
         await asyncio.to_thread(self._broker.stop)
 
     async def come_back(self):
-        self._broker.launch()  # here: a broker ends with the thread that has launched it
+        self._broker.launch()  # here, because a broker ends with the thread that launched it
         await asyncio.to_thread(self._broker.wait_until_ready)
 
     async def bound_timestamps(self, ahead_ms):
@@ -274,14 +274,14 @@ class KafkaBackend:
             await consumer.stop()
 
     async def close(self):
-        for made in self._made:  # a test that failed half way leaves nothing to those after it
+        for made in self._made:  # a test that failed midway leaves nothing behind
             await made.stop()
         if self._producer is not None:
             await self._producer.stop()
 
 
 def with_room(plan: list[TopicPlan], room: Mapping[str, int]) -> list[TopicPlan]:
-    """The same topics, some of them with room for records of so many bytes."""
+    """The plan with another limit of record sizes, in bytes, for some topics."""
     limits = {kind: {"max.message.bytes": str(n_bytes)} for kind, n_bytes in room.items()}
     return [replace(each, settings={**each.settings, **limits.get(each.kind, {})}) for each in plan]
 
@@ -297,7 +297,7 @@ async def admin(connection: Connection) -> AsyncIterator[AIOKafkaAdminClient]:
 
 
 async def made_anew(connection: Connection, topic: str, partitions: int) -> None:
-    """Deletes a topic and makes it again."""
+    """Deletes a topic and creates it again."""
     async with admin(connection) as client:
         await client.delete_topics([topic])
         async with patience(), requests(connection) as asking:
@@ -308,7 +308,7 @@ async def made_anew(connection: Connection, topic: str, partitions: int) -> None
 
 
 async def visible(connection: Connection, topics: list[str]) -> None:
-    """Until the broker knows new topics: it answers before that."""
+    """Waits until new topics are visible: the broker answers before that."""
     async with patience(), requests(connection) as asking:
         while None in (await asking.partition_counts(topics)).values():
             pass
@@ -317,7 +317,7 @@ async def visible(connection: Connection, topics: list[str]) -> None:
 async def abort_transaction(
     connection: Connection, transactional_id: str, partitions: list[TopicPartition]
 ) -> None:
-    """Leaves a record that nobody gets to see in each of these, and the mark of its end."""
+    """Appends an aborted record to each of these partitions, and the mark of its transaction."""
     arguments, last_offsets = connection.arguments(), dict[TopicPartition, int]()
     async with AIOKafkaProducer(**arguments, transactional_id=transactional_id) as producer:
         await producer.begin_transaction()
@@ -359,7 +359,7 @@ async def read(
 
 
 def values(batches: list[Records], log: Log, partition: int) -> list[bytes | None]:
-    """The values of one partition, in the order they came."""
+    """The values of one partition, in order of arrival."""
     return [
         value
         for batch in batches

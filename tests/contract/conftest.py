@@ -22,9 +22,9 @@ __all__ = [
 
 @pytest.fixture(params=PARAMS)
 async def make_backend(request, topic_prefix):
-    """Makes a medium with the given partition counts of the inputs; closes it at the end.
+    """Makes a medium with these partition counts of the inputs, and closes it at the end.
 
-    Some outputs may have *room* for records of so many bytes only.
+    The *room* of some outputs may be limited to records of so many bytes.
     """
     made = []
 
@@ -60,7 +60,7 @@ async def two_tasks(make_backend):
 
 @pytest.fixture(params=PARAMS)
 async def fleeting(request, topic_prefix):
-    """A medium with one task that can go away and come back."""
+    """A medium with one task that can become unavailable."""
     counts = {"rankings": 1, "judgments": 1}
     if request.param == "memory":
         backend = MemoryBackend(counts, topic_prefix)

@@ -1,6 +1,6 @@
-"""What every schema registry promises; each suite has a fixture `registry` that has one.
+"""The contract of every schema registry; each suite has a fixture `registry`.
 
-A fixture has `url`, and `register(subject, schema, kind, references)`, which gives the id.
+A fixture has `url`, and `register(subject, schema, kind, references)`, which returns the id.
 """
 
 import json

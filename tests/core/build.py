@@ -1,7 +1,7 @@
-"""Small worlds by hand: records of a few words, and an engine that reads them.
+"""Small handmade worlds: records in a few words, and an engine that reads them.
 
-A record's `at` is its timestamp and no part of its bytes, so the same message can come again
-later. Scores are made up so that candidates are ranked as they are written: "a b c".
+`at` is the timestamp of a record and not part of its bytes, so the same message can be repeated
+later. Scores are such that candidates are ranked as written: "a b c".
 """
 
 import json
@@ -32,7 +32,7 @@ from tests.engines import engine_of
 
 
 class Record(NamedTuple):
-    """A record of either log: a message, else a heartbeat, or malformed for a reason."""
+    """A record of either log: a message, a heartbeat, or a malformed record with its reason."""
 
     at: int
     message: Mapping[str, Any] | None
@@ -63,7 +63,7 @@ def ranking(
     scorers: Mapping[str, Sequence[float]] | None = None,
     **more: Any,
 ) -> Record:
-    """Candidates in served order, unless *scores* or *ranks* say otherwise.
+    """A ranking of candidates in served order, unless *scores* or *ranks* are given.
 
     *more* may have texts, `subtopics` by candidate id, lists of `published_ms` and `propensities`,
     and `exposed`, a list or the number of the first ones.
@@ -90,7 +90,7 @@ def judgment(
     name: str | None = None,
     **more: Any,
 ) -> Record:
-    """Grades by candidate id; *name* is the judgment_id; *more* may have `subtopics`."""
+    """A judgment with grades by candidate id and id *name*; *more* may have `subtopics`."""
     message = {"trace_id": trace, "node_id": node, "judgment_id": name, "grades": grades, **more}
     return _record(message, at=at)
 
@@ -124,7 +124,7 @@ def _messages(records: Sequence[Record]) -> list[Mapping[str, Any]]:
 
 
 def ranking_columns(records: Sequence[Record], *, first_offset: int = 0) -> RankingColumns:
-    """One batch of `rankings`, as the decoder would give it."""
+    """One batch of `rankings`, as the decoder would return it."""
     rows = _messages(records)
     lists = [scores for r in rows for scores in (r["scores"], *r["scorers"].values())]
     return RankingColumns(
@@ -154,7 +154,7 @@ def _exposure(given: int | Sequence[bool]) -> int | bytes:
 
 
 def judgment_columns(records: Sequence[Record], *, first_offset: int = 0) -> JudgmentColumns:
-    """One batch of `judgments`, as the decoder would give it."""
+    """One batch of `judgments`, as the decoder would return it."""
     rows = _messages(records)
     return JudgmentColumns(
         **_common("judgments", records, first_offset),
@@ -168,7 +168,7 @@ def judgment_columns(records: Sequence[Record], *, first_offset: int = 0) -> Jud
 
 
 def _given(rows: Sequence[Mapping[str, Any]], member: str) -> dict[int, Any]:
-    """What the rows that have a member say, by row."""
+    """The values of a member by row, without rows that lack it."""
     return {b: row[member] for b, row in enumerate(rows) if row.get(member) is not None}
 
 
@@ -204,7 +204,7 @@ T = TypeVar("T")
 
 
 def runs(flat: Sequence[T], n: int) -> list[list[T]]:
-    """*flat* cut into *n* pieces of equal length."""
+    """Cuts *flat* into *n* pieces of equal length."""
     length = len(flat) // n
     assert len(flat) == n * length
     return [list(flat[i * length : (i + 1) * length]) for i in range(n)]
@@ -254,10 +254,10 @@ def _settled_in(part: SettledColumns) -> Iterator[Settled]:
 
 
 class Task:
-    """An engine with both its logs, and all that it said. Durations are short round numbers.
+    """An engine with both its logs and all its results. Durations are short round numbers.
 
-    *scales* are those of the measures, all else are settings of the engine. A query matures after
-    100 ms and is open for 1,000 ms; logs are in order (bound 0).
+    *scales* are those of the measures, other arguments are settings of the engine. A query matures
+    after 100 ms and is open for 1,000 ms; logs are in order (bound 0).
     """
 
     def __init__(
@@ -284,19 +284,19 @@ class Task:
         self.dead_letters: list[DeadLetter] = []
 
     def rank(self, *records: Record) -> None:
-        """Reads these from `rankings`, as one batch."""
+        """Reads records of `rankings` as one batch."""
         self.read(rankings=records)
 
     def judge(self, *records: Record) -> None:
-        """Reads these from `judgments`, as one batch."""
+        """Reads records of `judgments` as one batch."""
         self.read(judgments=records)
 
     def beat(self, at: int) -> None:
-        """Moves both clocks."""
+        """Advances both clocks."""
         self.read(rankings=[heartbeat(at=at)], judgments=[heartbeat(at=at)])
 
     def read(self, rankings: Sequence[Record] = (), judgments: Sequence[Record] = ()) -> None:
-        """Reads these from both logs, as one batch."""
+        """Reads records of both logs as one batch."""
         at = self.engine.positions
         self._hear(
             self.engine.receive(
@@ -318,14 +318,14 @@ class Task:
         self.windows += outputs.windows
         self.dead_letters += outputs.dead_letters
 
-    # What can be asked
+    # Results
 
     def last(self, trace: str = "t") -> Evaluation:
         """The last evaluation of a query."""
         return [e for e in self.evaluations if e.trace_id == trace][-1]
 
     def value(self, trace: str = "t", *, column: int = 0) -> float | None:
-        """Of the last evaluation; columns are rankers x measures. None if it is lacking."""
+        """A value of the last evaluation, or None; columns are rankers x measures."""
         units = self.last(trace).units
         lacks = units is None or units[column] == MISSING
         return None if lacks else units[column] / UNITS_PER_ONE
@@ -334,7 +334,7 @@ class Task:
         return self.engine.tally().get(path, 0)
 
     def counts(self, log: Log) -> dict[str, int]:
-        """The members of a log's ledger that are not zero, without how many were read."""
+        """The members of the ledger of a log that are not zero, without `read`."""
         ledger = {name: n for (kind, name, *_), n in self.pairs() if kind == log and n}
         assert ledger.pop("read", 0) == sum(ledger.values())
         return ledger
@@ -345,14 +345,14 @@ class Task:
     def total(
         self, kind: str, measure: str | None = None, *, ranker: str = SERVED
     ) -> tuple[int, float]:
-        """How many queries, and the sum of their values, of model m and variant v."""
+        """The number of queries of model m and variant v, and the sum of their values."""
         path = (kind, "m", "v", ranker, measure or self.measures.canonical[0])
         tally = self.engine.tally()
         return tally[*path, "queries"], tally[*path, "sum_units"] / UNITS_PER_ONE
 
     @property
     def reasons(self) -> list[tuple[str, int, str]]:
-        """Log, offset and reason of each dead letter, as they came."""
+        """Log, offset and reason of each dead letter, in order of arrival."""
         return [(letter.log, letter.offset, letter.reason) for letter in self.dead_letters]
 
 

@@ -1,4 +1,4 @@
-"""Seeded worlds of settled queries whose candidates are described: tools and graphs."""
+"""Seeded worlds of settled queries with described candidates: tools and graphs."""
 
 from collections.abc import Callable
 from random import Random
@@ -10,11 +10,11 @@ from evaluator.core.types.candidates import Described, Graph
 from tests.core.learned import numbered, settled_query
 
 QUALITY = {f"tool_{i}": (i + 1) / 13 for i in range(12)}
-"""The chance that a tool is good, whatever it is asked."""
+"""The probability that a tool is good, for every query."""
 
 
 def settled(i: int, random: Random, described: Described, grades: dict) -> SettledQuery:
-    """One query a second, as it is read from `settled`."""
+    """A settled query as read from `settled`; there is one each second."""
     return settled_query(i, random)._replace(
         candidate_ids=list(described.candidate_ids),
         feature_names=None,
@@ -32,7 +32,7 @@ def tools(i: int, random: Random) -> SettledQuery:
 
 
 def graphs(i: int, random: Random) -> SettledQuery:
-    """Types c and d are good; ids say nothing, for each comes once."""
+    """Types c and d are good; ids carry no information, because each occurs once."""
     made = [Graph(random.choice("abcd"), f"text {i % 5}", random.randrange(9), k) for k in range(5)]
     ids = [f"g-{i}-{k}" for k in range(5)]
     grades = {name: float(graph.type in "cd") for name, graph in zip(ids, made, strict=True)}
@@ -40,7 +40,7 @@ def graphs(i: int, random: Random) -> SettledQuery:
 
 
 def oracle(i: int, random: Random) -> SettledQuery:
-    """Tools that come once and differ in nothing but their judgments."""
+    """Tools that occur once and differ only in their judgments."""
     names = [f"{i}-{k}" for k in range(5)]
     random.shuffle(names)
     grades = {name: float(k == 0) for k, name in enumerate(names)}

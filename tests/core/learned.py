@@ -1,4 +1,4 @@
-"""A seeded world of settled queries in some tasks, whose truth is linear in the features."""
+"""A seeded world of settled queries in several tasks; grades are linear in the features."""
 
 from collections.abc import Iterator, Sequence
 from random import Random
@@ -42,7 +42,7 @@ def rules(**changes) -> Rules:
 
 
 def settled_query(i: int, random: Random, *, truth=TRUTH, noise=0.3, **changes) -> SettledQuery:
-    """One query a second; the best two of five are relevant, and were served at random."""
+    """A settled query of each second: the best two of five are relevant; the order is random."""
     task = random.randrange(N_TASKS)
     features = np.array([[round(random.gauss(0, 1), 3) for _ in NAMES] for _ in range(5)])
     worth = features @ np.array(truth) + [random.gauss(0, noise) for _ in range(5)]
@@ -71,7 +71,7 @@ def settled_query(i: int, random: Random, *, truth=TRUTH, noise=0.3, **changes) 
 
 
 def numbered(queries: Sequence[SettledQuery]) -> list[SettledQuery]:
-    """Each with its number in its task; they come in their merged order."""
+    """The queries in merged order, each with its number in its task."""
     ns = [0] * N_TASKS
     made = []
     for query in sorted(queries, key=lambda each: each.place):
@@ -86,7 +86,7 @@ def world(seed: int, n_queries: int = 600, **how) -> list[SettledQuery]:
 
 
 def parts(queries: Sequence[SettledQuery]) -> list[list[Record]]:
-    """The partitions of `settled`, with a mark at the end of each."""
+    """The partitions of `settled`, with a watermark record at the end of each."""
     end_ms = queries[-1].settled_time_ms + 1
     made: list[list[Record]] = []
     for task in range(N_TASKS):
@@ -96,7 +96,7 @@ def parts(queries: Sequence[SettledQuery]) -> list[list[Record]]:
 
 
 def interleaved(queries: Sequence[SettledQuery], random: Random) -> Iterator[list[Record]]:
-    """The same records in some order of the partitions, a few at a time."""
+    """The same records in batches, with the partitions in random order."""
     left = parts(queries)
     while any(left):
         batch: list[Record] = []
@@ -111,7 +111,7 @@ def interleaved(queries: Sequence[SettledQuery], random: Random) -> Iterator[lis
 def run(
     queries: Sequence[SettledQuery], made: Rules, random: Random | None = None
 ) -> list[IntervalResult]:
-    """All intervals of a world, the last one too."""
+    """All intervals of a world, including the last one."""
     leader = OnlineLearner(made, n_tasks=N_TASKS)
     turned = [
         each
@@ -126,7 +126,7 @@ def releases(turned: Sequence[IntervalResult]) -> list[Release]:
 
 
 def units_of(offline_ranking: OfflineRanking, queries, weights):
-    """The values of queries if these weights had ranked them, `[n_queries, n_measures]`."""
+    """The values of queries ranked by these weights, `[n_queries, n_measures]`."""
     features = [query.features for query in queries]
     return offline_ranking.units_of(queries, [Ranked(range(len(queries)), features, weights)])[0]
 

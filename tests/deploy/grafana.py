@@ -1,4 +1,4 @@
-"""What Grafana is given, as strict models: an unknown member or a wrong type is refused."""
+"""Strict models of the provisioning files of Grafana: they refuse unknown members and types."""
 
 from typing import Annotated, Literal
 
@@ -10,13 +10,13 @@ Uid = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,40}$")]
 
 
 class Strict(BaseModel):
-    """Nothing but what is named."""
+    """A model that refuses unknown members."""
 
     model_config = ConfigDict(extra="forbid", alias_generator=to_camel)
 
 
 class PrometheusOptions(Strict):
-    """`jsonData` of a data source of type prometheus, as far as it is used."""
+    """`jsonData` of a data source of type prometheus: the members in use."""
 
     http_method: Literal["GET", "POST"]
     time_interval: Duration
@@ -31,7 +31,7 @@ class AlertmanagerOptions(Strict):
 
 
 class PrometheusSource(Strict):
-    """A Prometheus."""
+    """A data source of type prometheus."""
 
     name: StrictStr
     uid: Uid
@@ -44,7 +44,7 @@ class PrometheusSource(Strict):
 
 
 class AlertmanagerSource(Strict):
-    """An Alertmanager."""
+    """A data source of type alertmanager."""
 
     name: StrictStr
     uid: Uid
@@ -63,13 +63,13 @@ class Sources(Strict):
 
 
 class FileOptions(Strict):
-    """Where the dashboards lie in the file system of Grafana."""
+    """The folder of the dashboards in the file system of Grafana."""
 
     path: Annotated[str, Field(pattern=r"^/[\w./-]+$")]
 
 
 class Provider(Strict):
-    """A folder of dashboards."""
+    """A provider of a folder of dashboards."""
 
     name: StrictStr
     org_id: StrictInt
@@ -89,13 +89,13 @@ class Providers(Strict):
 
 
 class ForwardOptions(Strict):
-    """Where an Alertmanager is."""
+    """The address of an Alertmanager."""
 
     url: AnyHttpUrl
 
 
 class Forward(Strict):
-    """Hands everything to an Alertmanager."""
+    """A receiver that passes every alert to an Alertmanager."""
 
     uid: Uid
     type: Literal["prometheus-alertmanager"]
@@ -104,7 +104,7 @@ class Forward(Strict):
 
 
 class ContactPoint(Strict):
-    """Whom Grafana tells."""
+    """A contact point."""
 
     org_id: StrictInt
     name: StrictStr
@@ -112,7 +112,7 @@ class ContactPoint(Strict):
 
 
 class Policy(BaseModel):
-    """The root of the tree of policies, whose members have underscores."""
+    """The root of the notification policies, whose members have underscores."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -125,7 +125,7 @@ class Policy(BaseModel):
 
 
 class Alerting(Strict):
-    """A file of `provisioning/alerting`; rules are Prometheus' own, so it has no room for any."""
+    """A file of `provisioning/alerting`, without rules, because Prometheus evaluates them."""
 
     api_version: Literal[1]
     contact_points: list[ContactPoint]

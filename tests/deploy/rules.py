@@ -1,4 +1,4 @@
-"""Worlds of series for `promtool test rules`, and the rules of `deploy/` as they are read."""
+"""Worlds of series for `promtool test rules`, and a reader of the rules of `deploy/`."""
 
 import copy
 import json
@@ -26,7 +26,7 @@ GROUPS = [
     *("evaluator-pipeline", "evaluator-alerts-quality", "evaluator-alerts-pipeline"),
     "evaluator-alerts-learning",
 ]
-"""In the order in which one needs the other; Prometheus lets them lag by one evaluation."""
+"""Groups in order of their dependencies; in Prometheus they may lag by one evaluation."""
 
 RUNBOOKS = "docs/runbooks.md"
 """The label of `evaluator:runbooks`."""
@@ -34,7 +34,7 @@ RUNBOOKS = "docs/runbooks.md"
 EVER = 'group by (alertname, job) (last_over_time(ALERTS{alertstate="firing"}[9d]))'
 
 Series = dict[str, Sequence[float | None]]
-"""Samples by name with labels, one per step; NaN is no sample, None the marker of an end."""
+"""Samples by name with labels, one per step; NaN is no sample, None a staleness marker."""
 
 
 def rules_of(kind: str) -> dict[str, dict]:
@@ -48,7 +48,7 @@ def rules_of(kind: str) -> dict[str, dict]:
 
 @cache
 def _groups(path: Path) -> list[dict]:
-    """The groups of a file, which takes long to read."""
+    """The groups of a file; reading them is slow."""
     return yaml.safe_load(path.read_text("utf-8"))["groups"]
 
 
@@ -58,7 +58,7 @@ def threshold(name: str) -> float:
 
 
 def promtool(*arguments: str | Path, timeout: float = 600) -> tuple[int, str]:
-    """Exit code and everything that promtool says."""
+    """Exit code and the whole output of promtool."""
     assert PROMTOOL is not None, "promtool is missing; `make system` installs it"
     done = subprocess.run(
         [PROMTOOL, *map(str, arguments)],
@@ -81,22 +81,22 @@ def labels_of(**labels: str) -> str:
 
 
 def steps(*parts: tuple[float, int]) -> list[float]:
-    """What a counter grows by: (amount in each step, number of steps) one after the other."""
+    """The increases of a counter, from pairs of (amount in each step, number of steps)."""
     return [amount for amount, n in parts for _ in range(n)]
 
 
 def counter(growth: Iterable[float]) -> list[float]:
-    """A counter that begins at zero and grows so."""
+    """A counter that begins at zero, with these increases."""
     return [0.0, *np.cumsum(list(growth)).tolist()]
 
 
 def restarted(values: Sequence[float], at: int) -> list[float]:
-    """The counter of a process that began anew before sample *at*."""
+    """The counter of a process that restarted before sample *at*."""
     return [value if index < at else value - values[at - 1] for index, value in enumerate(values)]
 
 
 def dashboard_of(alert: str, labels: Mapping[str, str]) -> str:
-    """The link of an alert to its dashboard; without the address of Grafana, that is not known."""
+    """The link from an alert to its dashboard, without the address of Grafana."""
     text = rules_of("alert")[alert]["annotations"]["dashboard_url"].partition("{{ end }}")[2]
     return re.sub(
         r"{{ \$labels\.(\w+) \| urlquery }}",
@@ -106,7 +106,7 @@ def dashboard_of(alert: str, labels: Mapping[str, str]) -> str:
 
 
 def told(alert: str, at: str, labels: dict[str, str], **annotations: str) -> dict:
-    """What `promtool test rules` should find of one alert, words included."""
+    """The expectation of `promtool test rules` for one alert, with its annotations."""
     rule = rules_of("alert")[alert]
     expected = {
         "exp_labels": rule["labels"] | labels,
@@ -120,12 +120,12 @@ def told(alert: str, at: str, labels: dict[str, str], **annotations: str) -> dic
 
 
 def together(*expected: dict) -> dict:
-    """What `told` says of several alerts of one name at one time."""
+    """The expectations of `told` for several alerts of one name at one time."""
     return expected[0] | {"exp_alerts": [alert for one in expected for alert in one["exp_alerts"]]}
 
 
 def only(file: Path, *wanted: str) -> Path:
-    """A file with the rules of these names alone: a week of every minute takes all of them long."""
+    """A file with only the rules of these names: a week of minutes is slow with all of them."""
     groups = [group for path in RULES for group in copy.deepcopy(_groups(path))]
     for group in groups:
         group["rules"] = [
@@ -136,12 +136,12 @@ def only(file: Path, *wanted: str) -> Path:
 
 
 class World:
-    """Series of healthy jobs at equal steps; what is wrong with one is put in afterwards.
+    """Series of healthy jobs at equal steps, to which faults are added afterwards.
 
     Args:
-        step_minutes: between two samples.
-        n: how many steps there are.
-        seed: of the noise in the values.
+        step_minutes: minutes between two samples.
+        n: number of steps.
+        seed: seed of the noise in the values.
     """
 
     def __init__(self, *, step_minutes: int, n: int, seed: int = 1) -> None:
@@ -151,7 +151,7 @@ class World:
         self._random = np.random.default_rng(seed)
 
     def healthy(self, job: str, *, per_step: int = 50, mean: float = 0.8) -> None:
-        """A worker with two tasks that does what it should, with *per_step* queries a step."""
+        """Adds a healthy worker with two tasks and *per_step* queries a step."""
         n = self.n
         self.put("up", [1] * (n + 1), job=job, instance="a")
         self.put("evaluator_build_info", [1] * (n + 1), job=job, instance="a")
@@ -184,7 +184,7 @@ class World:
         self.delays(job, [per_step] * n, [0.0] * n)
 
     def learning(self, job: str, *, tasks: int = 2) -> None:
-        """A leader beside the worker, with one model; now and then it waits for a task."""
+        """Adds a leader beside the worker, with one model; it occasionally waits for a task."""
         n = self.n
         self.put("evaluator_leader_active", [1] * (n + 1), job=job, instance="a")
         self.put("evaluator_leader_active", [0] * (n + 1), job=job, instance="b")
@@ -210,7 +210,7 @@ class World:
         self.releases(job, "challenger", [int(minute % 60 == 0) for minute in range(n)])
 
     def releases(self, job: str, status: str, growth: Sequence[float]) -> None:
-        """Records of weights with a status."""
+        """Adds records of weights with a status."""
         where = {"job": job, "instance": "a", "model": "ranker", "status": status}
         self.put("evaluator_weights_releases_total", counter(growth), **where)
 
@@ -219,14 +219,14 @@ class World:
         self.series[name + labels_of(**labels)] = values
 
     def drop(self, start: str, **labels: str) -> None:
-        """Takes away every series whose name begins so and that has these labels."""
+        """Removes every series with this prefix of its name and these labels."""
         wanted = [f"{name}={json.dumps(value)}" for name, value in labels.items()]
         for path in list(self.series):
             if path.startswith(start) and all(text in path for text in wanted):
                 del self.series[path]
 
     def begin_anew(self, job: str, at: int, **labels: str) -> None:
-        """Another process counts from zero on before sample *at*, in every counter of the job.
+        """Restarts every counter of the job from zero before sample *at*.
 
         Those that have these labels, if any are given.
         """
@@ -237,27 +237,27 @@ class World:
                 self.series[path] = restarted(self.series[path], at)
 
     def messages(self, job: str, topic: str, outcome: str, growth: Sequence[float]) -> None:
-        """Records of a topic with that outcome."""
+        """Adds records of a topic with this outcome."""
         where = {"job": job, "instance": "a", "topic": topic, "outcome": outcome}
         self.put("evaluator_messages_total", counter(growth), **where)
 
     def out_of_order(self, job: str, growth: Sequence[float]) -> None:
-        """Records out of order."""
+        """Adds records out of order."""
         self.put("evaluator_out_of_order_total", counter(growth), job=job, instance="a")
 
     def dead_letters(self, job: str, reason: str, growth: Sequence[float]) -> None:
-        """Dead letters for a reason."""
+        """Adds dead letters with a reason."""
         where = {"job": job, "instance": "a", "reason": reason}
         self.put("evaluator_dead_letters_total", counter(growth), **where)
 
     def watermark(self, job: str, task: str, growth: Sequence[float]) -> None:
-        """A watermark 5 minutes behind, that goes on so many seconds in each step."""
+        """Adds a watermark 5 minutes behind, which advances by so many seconds in each step."""
         values = [value - 300 for value in counter(growth)]
         where = {"job": job, "instance": "a", "task": task}
         self.put("evaluator_watermark_timestamp_seconds", values, **where)
 
     def checkpoint(self, job: str, task: str, growth: Sequence[float]) -> None:
-        """Checkpoints of now, whose time goes on so many seconds in each step."""
+        """Adds current checkpoints, whose time advances by so many seconds in each step."""
         where = {"job": job, "instance": "a", "task": task}
         self.put("evaluator_checkpoint_timestamp_seconds", counter(growth), **where)
 
@@ -270,7 +270,7 @@ class World:
         variant: str = "prod",
         measure: str = "ndcg@10",
     ) -> None:
-        """Settled values, noisy: so many queries with such a true mean in each step."""
+        """Adds noisy settled values: a number of queries and their true mean for each step."""
         values = [
             self._random.beta(4 * mean, 4 * (1 - mean), int(n))
             for n, mean in zip(queries, means, strict=True)
@@ -288,7 +288,7 @@ class World:
                 self.put("evaluator_quality_values_count", total, **where)
 
     def values(self, job: str, queries: Sequence[float], bad: Sequence[float]) -> None:
-        """Settled values by bucket, with the share of bad ones; the mean stays out of it."""
+        """Adds settled values by bucket, with the share of bad ones, and leaves the mean alone."""
         where = {"job": job, "instance": "a", "model": "ranker", "variant": "prod"}
         where |= {"ranker": "served", "measure": "ndcg@10"}
         name = "evaluator_quality_values"
@@ -298,7 +298,7 @@ class World:
         self.put(f"{name}_count", counter(queries), **where)
 
     def coverage(self, job: str, queries: Sequence[float], shares: Sequence[float]) -> None:
-        """Settled queries, with the share that was judged."""
+        """Adds settled queries, with the share that was judged."""
         where = {"job": job, "instance": "a", "model": "ranker", "variant": "prod"}
         pairs = list(zip(queries, shares, strict=True))
         for judged, growth in (
@@ -308,7 +308,7 @@ class World:
             self.put("evaluator_queries_settled_total", counter(growth), **where, judged=judged)
 
     def delays(self, job: str, judgments: Sequence[float], late: Sequence[float]) -> None:
-        """Applied judgments, with the share that took between one and two hours."""
+        """Adds applied judgments, with the share that took between one and two hours."""
         pairs = list(zip(judgments, late, strict=True))
         for bound, growth in (
             ("60.0", [n * (1 - share) for n, share in pairs]),
@@ -329,9 +329,9 @@ class World:
         rules: Sequence[Path] = RULES,
         **more: object,
     ) -> tuple[int, str]:
-        """Whether exactly these (alert, job) fire at these times, and whatever *more* says.
+        """Tests that exactly these (alert, job) fire at these times, and what *more* expects.
 
-        Those of all times together must be all that ever fire.
+        No other alert may fire at any time.
         """
         ever = {alert for alerts in firing.values() for alert in alerts}
         end = f"{self.n * self.step_minutes}m"
@@ -364,7 +364,7 @@ class World:
 
 
 def _text(value: float | None) -> str:
-    """As promtool reads it."""
+    """A sample in the notation of promtool."""
     if value is None:
         return "stale"
     return "_" if isnan(value) else f"{value:.9f}".rstrip("0").rstrip(".")

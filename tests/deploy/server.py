@@ -1,4 +1,4 @@
-"""A real Prometheus on a free port, with the rules of `deploy/` at the pace of a test."""
+"""A real Prometheus on a free port, with the rules of `deploy/` at shorter intervals."""
 
 import json
 import re
@@ -26,7 +26,7 @@ ALERTMANAGER = shutil.which("prometheus-alertmanager") or shutil.which("alertman
 
 
 def ended(process: subprocess.Popen) -> None:
-    """Ends a program in order, or not."""
+    """Stops a program, by force if it does not exit."""
     process.terminate()
     try:
         process.wait(timeout=STOP_SECONDS)
@@ -36,7 +36,7 @@ def ended(process: subprocess.Popen) -> None:
 
 
 class Receiver:
-    """Takes what an Alertmanager tells, on a port of its own."""
+    """Receives the notifications of an Alertmanager on a port of its own."""
 
     def __init__(self) -> None:
         self.alerts: list[dict] = []
@@ -50,14 +50,14 @@ class Receiver:
                 self.end_headers()
 
             def log_message(self, *_: object) -> None:
-                """Nothing to say."""
+                """Writes no log."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}/"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def firing(self) -> list[dict]:
-        """Every message so far of an alert that fires."""
+        """Every notification of a firing alert so far."""
         return [one for one in self.alerts if one["status"] == "firing"]
 
     def stop(self) -> None:
@@ -70,7 +70,7 @@ class Receiver:
 def alertmanager(folder: Path, receiver: Receiver) -> Iterator[str]:
     """The address of an Alertmanager with the rules of Compose.
 
-    It waits so long that an alert is muted by another one of the same evaluation.
+    It waits until an alert can be inhibited by another one of the same evaluation.
     """
     assert ALERTMANAGER is not None, "alertmanager is missing; `make system` installs it"
     address = f"127.0.0.1:{free_ports(1)[0]}"
@@ -103,7 +103,7 @@ def answers(address: str) -> bool:
 
 
 class Prometheus:
-    """Runs in a folder; data stays there when it is stopped and started again."""
+    """A Prometheus in a folder, where its data remains after a stop."""
 
     def __init__(
         self, folder: Path, *, jobs: Mapping[str, str], alertmanager: str | None = None,
@@ -150,11 +150,11 @@ class Prometheus:
             self._process = None
 
     def log(self) -> str:
-        """The last that it said."""
+        """The end of its log."""
         return self._log.read_text("utf-8", "replace")[-3000:]
 
     def ask(self, path: str, **parameters: str) -> object:
-        """The data of an answer of the API; an error of PromQL fails with its words."""
+        """The data of an answer of the API; fails with the message of an error of PromQL."""
         address = f"http://{self._address}/api/v1/{path}?{urlencode(parameters)}"
         try:
             with urlopen(address, timeout=PATIENCE_SECONDS) as answer:
@@ -164,7 +164,7 @@ class Prometheus:
             raise AssertionError(f"{parameters}: {said}") from error
 
     def query(self, expr: str) -> list[dict]:
-        """The vector that an expression gives now."""
+        """The current vector of an expression."""
         data = self.ask("query", query=expr)
         assert isinstance(data, dict)
         return data["result"]

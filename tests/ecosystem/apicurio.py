@@ -1,4 +1,4 @@
-"""A real schema registry on this machine: Apicurio, whose archive Maven resolves."""
+"""A real schema registry: Apicurio, whose archive Maven resolves."""
 
 import contextlib
 import json
@@ -42,7 +42,7 @@ def _resolve(directory):
 
 
 class Apicurio:
-    """One process with its schemas in memory."""
+    """A process of Apicurio with its schemas in memory."""
 
     def __init__(self, directory):
         self.log = directory / "apicurio.log"

@@ -1,4 +1,4 @@
-"""A strict reader of OpenMetrics files with times: refuses what loaders would drop."""
+"""A strict reader of OpenMetrics files with timestamps, which refuses data that loaders drop."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -7,7 +7,7 @@ from typing import Final
 from evaluator.exposition.series import END, LABEL_NAME
 
 SUFFIXES: Final = {"counter": "_total", "unknown": ""}
-"""What the name of a sample has beyond that of its family."""
+"""Suffixes of the names of samples beyond the names of their families."""
 
 _LABEL = rf'{LABEL_NAME.pattern}="(?:[^"\\\n]|\\["\\n])*"'
 _HEAD: Final = re.compile(
@@ -24,11 +24,12 @@ class ExpositionError(Exception):
 
 
 class Checked:
-    """Lines of a file, refused where they are not strict OpenMetrics.
+    """Lines of a file, which must be strict OpenMetrics.
 
-    Beyond the form: families and series in one piece, times in whole seconds that grow within a
-    series, sums that never fall, `# EOF` at the end. `last` has the value that each series ends
-    with, `n_samples` is the number of samples, `first_time` and `last_time` the ends of them all.
+    Beyond the syntax, families and series must be contiguous, times must be whole seconds that grow
+    within a series, sums must never fall, and `# EOF` must be at the end. `last` has the last value
+    of each series, `n_samples` is the number of samples, and `first_time` and `last_time` are their
+    range.
     """
 
     def __init__(self) -> None:
@@ -43,7 +44,7 @@ class Checked:
         self._ended = False
 
     def lines(self, lines: Iterable[bytes]) -> Iterator[bytes]:
-        """The same lines. Raises ExpositionError at the first that is wrong, or at the end."""
+        """Yields the lines. Raises ExpositionError at the first invalid line, or at the end."""
         for line in lines:
             if self._ended:
                 raise ExpositionError(f"a line after the end: {line!r}")

@@ -1,4 +1,4 @@
-"""A broker in memory that has what workers have settled, and leaders on it."""
+"""A broker in memory with the settled records of workers, and leaders on it."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ FINGERPRINT = "workers"
 
 
 def settled_value(query: SettledQuery) -> bytes:
-    """A record as a worker writes it."""
+    """A settled record as a worker writes it."""
     document = {
         "n": query.n,
         "task": query.task,
@@ -52,14 +52,14 @@ def settled_value(query: SettledQuery) -> bytes:
 
 @dataclass
 class Desk:
-    """The topics that leaders share."""
+    """The shared topics of leaders."""
 
     broker: FaultyBroker = field(default_factory=lambda: FaultyBroker(N_TASKS))
 
     def settle(
         self, records: Iterable[Record], *, fingerprint: str = FINGERPRINT, generation: str = "g"
     ) -> None:
-        """Appends queries and marks to the partitions of their tasks."""
+        """Appends queries and watermark records to the partitions of their tasks."""
         headers = (
             (FINGERPRINT_HEADER, fingerprint.encode()),
             (GENERATION_HEADER, generation.encode()),
@@ -77,7 +77,7 @@ class Desk:
             self.settle(batch, **how)
 
     def end(self, queries: Sequence[SettledQuery]) -> list[Record]:
-        """Marks beyond these queries, of every task."""
+        """Watermark records of every task that are beyond these queries."""
         beyond_ms = queries[-1].settled_time_ms + 1
         ns = [sum(query.task == task for query in queries) for task in range(N_TASKS)]
         return [(task, WatermarkRecord(beyond_ms, n)) for task, n in enumerate(ns)]
@@ -101,7 +101,7 @@ class Desk:
 
     @contextlib.asynccontextmanager
     async def working(self, leader: Leader) -> AsyncIterator[Leader]:
-        """It runs; at the end it is stopped in order."""
+        """Runs the leader, and stops it at the end."""
         running = asyncio.create_task(leader.run())
         try:
             yield leader
@@ -110,11 +110,11 @@ class Desk:
             await finished(running)
 
     async def until(self, holds: Callable[[], Any]) -> None:
-        """Waits, in turns of the event loop."""
+        """Waits for a condition, checked at short intervals."""
         await eventually(holds, every=0.001)
 
     async def until_taken(self, leader: Leader, n_queries: int) -> None:
-        """Until so many queries wait for nothing any more."""
+        """Waits until the leader has processed this many queries."""
         await self.until(
             lambda: (
                 leader.view.counts.get(("records", "query"), 0) >= n_queries

@@ -1,6 +1,6 @@
-"""The method of alarms once more: every tick from all queries, without code of the evaluator.
+"""A second implementation of alarms, without code of the evaluator, for one series.
 
-One series. It keeps each query, and computes sums, reference and windows again at each tick.
+It keeps every query, and recomputes sums, reference and windows at each tick.
 """
 
 # ruff: noqa: N806, C408 (names and shapes are those of the formulas)
@@ -259,7 +259,7 @@ class Naive:
             self.events.append(("off", end, self.alarm))
             self.alarm = None
 
-    # the operator
+    # operator commands
 
     def accept(self, end):
         h, onset = (end - 1) // 3_600_000, self.alarm["onset"]

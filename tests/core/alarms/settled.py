@@ -1,4 +1,4 @@
-"""A seeded world of settled queries of some tasks, in which one level falls."""
+"""A seeded world of settled queries in several tasks, in which the values of one level fall."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -34,7 +34,7 @@ RULES = WatchRules(
 def settled_world(
     seed: int, *, per_hour: int = 16, hours: int = HOURS, drop_hour: int = DROP_HOUR
 ) -> list[SettledQuery]:
-    """Queries in the merged order. From *drop_hour* on the served order of `de` is worse."""
+    """Queries in merged order. From *drop_hour* on, the served order of `de` is worse."""
     random = Random(seed)
     queries = []
     for hour in range(hours):
@@ -82,7 +82,7 @@ def receive(
     result: WatchResult,
     rules: WatchRules = RULES,
 ) -> None:
-    """Gives records of some tasks to a watch, in their order."""
+    """Passes records of several tasks to a watch, in order."""
     for task, run in groupby(batch, lambda of: getattr(of, "task", of[0])):
         records = list(run)
         found = watched_of(records, range(len(records)), rules.columns())
@@ -92,7 +92,7 @@ def receive(
 def batches(
     queries: Sequence[SettledQuery], seed: int, *, most: int = 300
 ) -> Iterator[list[SettledQuery | tuple[int, WatermarkRecord]]]:
-    """The records of all tasks in some order of the partitions, with a watermark at each end."""
+    """The records of all tasks, with the partitions in random order and a watermark at each end."""
     random = Random(seed)
     end_ms = queries[-1].settled_time_ms + 1
     left = []

@@ -1,4 +1,4 @@
-"""Small series for tests: the same queries in each hour, in one tick, each a trace of its own."""
+"""Small series: the same queries in each hour, in one tick, each with a trace of its own."""
 
 from evaluator.core.alarms.rules import AlarmRules
 from evaluator.core.alarms.series import AlarmSeries
@@ -30,7 +30,7 @@ def feed(series, hours, value_of, n=100):
 
 
 def watched(weeks=3, value=0.5, kind="own", rules=None, **more):
-    """A series after so many equal weeks, and the first hour after them."""
+    """A series after this many equal weeks, and the first hour after them."""
     series = AlarmSeries(kind, rules or AlarmRules(max_series=1), **more)
     end = FIRST + 168 * weeks
     assert not feed(series, range(FIRST, end), value)

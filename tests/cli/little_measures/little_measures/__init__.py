@@ -1,4 +1,4 @@
-"""Measures of another package, good ones and bad ones."""
+"""Valid and invalid measures of another package."""
 
 from decimal import Decimal
 
@@ -8,14 +8,14 @@ from evaluator.core.measures import NEVER_RANKED, JudgedLists, MeasureKind, Para
 
 
 def last_relevant(lists: JudgedLists, terms: Terms) -> np.ndarray:
-    """1 / rank of the last relevant candidate within the cutoff; none without one."""
+    """1 / rank of the last relevant candidate within the cutoff; no value without one."""
     counted = lists.relevant & (lists.ranks <= terms.cutoff)
     last = np.where(counted, lists.ranks, 0).max(axis=1, initial=0)
     return np.where(last > 0, 1.0 / np.maximum(last, 1), np.nan)
 
 
 def share(lists: JudgedLists, terms: Terms) -> np.ndarray:
-    """Half of the parameter, for every list."""
+    """Half of the parameter as the value of every list."""
     assert terms.parameter is not None
     assert terms.cutoff < NEVER_RANKED
     return np.full(len(lists.query_of), float(terms.parameter) / 2)
