@@ -1,4 +1,4 @@
-"""A world of framed records beside its canonical twin, for a fake registry and a real one."""
+"""A world of framed records and its canonical twin, for a fake registry and a real one."""
 
 import json
 import random
@@ -97,10 +97,7 @@ def world(seed=3):
 
 
 def without_places(directory):
-    """The totals without what was left out, the settled queries without what names their records.
-
-    And evaluations and windows.
-    """
+    """Totals without records left out, settled queries without offsets, evaluations, windows."""
     totals = json.loads((directory / "totals.json").read_text())
     for ledger in totals["ledger"].values():
         ledger["read"] -= ledger.pop("left_out")

@@ -1,7 +1,7 @@
-"""An interpreter of mapping files, straight from TOML: what messages must be, not how fast.
+"""A simple interpreter of mapping files, from TOML, which gives the expected messages.
 
-It shares no code with the package. A record is decoded by the standard library, and a message is a
-dict; `LEFT_OUT` with the mapped timestamp, and `REFUSED`, stand for the other outcomes.
+It shares no code with the package. The standard library decodes records, and a message is a dict;
+`LEFT_OUT` with the mapped timestamp, and `REFUSED`, are the other outcomes.
 """
 
 import json
@@ -210,7 +210,7 @@ class Interpreter:
         return message
 
     def row_values(self, root):
-        """Raw rows: a list of functions of a rule that give the raw value."""
+        """Raw rows: for each row a function from a rule to the raw value."""
         if "each" in self.rows:
             rows = walk(root, self.rows["each"])
             if isinstance(rows, str):

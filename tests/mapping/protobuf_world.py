@@ -1,4 +1,4 @@
-"""Schemas of Protobuf made without a compiler, and records of the package's own serializer."""
+"""Protobuf schemas made without a compiler, and records from the serializer of protobuf."""
 
 import uuid
 
@@ -48,7 +48,7 @@ def add_message(parent, name, text):
 
 
 def add_map(message, field, number, key, value):
-    """Adds a field map<key, value>, as protoc does."""
+    """Adds a field map<key, value> as protoc does."""
     name = "".join(part.capitalize() for part in field.split("_")) + "Entry"
     add_message(message, name, f"{key} key = 1\n{value} value = 2").options.map_entry = True
     place = f".shop.{message.name}.{name}"
@@ -64,7 +64,7 @@ def new_file(syntax="proto3"):
 
 
 def classes_of(file):
-    """The message classes of a file by name, of the package's own reading of it."""
+    """The message classes of a file by name, created by the package protobuf."""
     pool = descriptor_pool.DescriptorPool()
     for each in WELL_KNOWN:
         pool.AddSerializedFile(each.DESCRIPTOR.serialized_pb)
@@ -76,7 +76,7 @@ def classes_of(file):
 
 
 def framed(number, payload, indexes=(0,)):
-    """A record as Confluent's serializers write it."""
+    """A record in the format of Confluent's serializers."""
     head = (
         b"\x00" + number.to_bytes(4, "big")
         if isinstance(number, int)
@@ -92,7 +92,7 @@ def encoded(indexes):
 
 
 def world_file():
-    """The schema of the world of framed records."""
+    """The schema of the framed records."""
     file = new_file()
     add_message(file, "Hit", "int64 sku = 1\ndouble score = 2\ndouble price = 3")
     head = "string session = 1\nint32 number = 2\nint64 at = 3\n"
@@ -102,7 +102,7 @@ def world_file():
 
 
 def in_world(seed=3):
-    """The world of framed records with bytes of Protobuf as records, unframed."""
+    """The world of framed records with unframed Protobuf records."""
     classes = classes_of(world_file())
     serps, clicks = world(seed)
     return tuple(

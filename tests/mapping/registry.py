@@ -1,4 +1,4 @@
-"""A schema registry in this process, and records that are framed by it."""
+"""A schema registry in this process, and records framed with its schemas."""
 
 import asyncio
 import base64
@@ -12,7 +12,7 @@ from aiohttp import web
 
 
 class FakeRegistry:
-    """Answers like Confluent's registry, from a thread; with `fault` as a broken one does.
+    """Answers like Confluent's registry, from a thread; with `fault`, like a broken registry.
 
     A fault is a status, "slow", "garbage", "reset", or None.
     """
@@ -21,7 +21,7 @@ class FakeRegistry:
         self.schemas = {}
         self.subjects = {}
         self.fault = None
-        self.form_faults = []  # one for each request for a serialized schema
+        self.form_faults = []  # one entry for each request for a serialized schema
         self.login = None
         self.asked = []
         self._loop = asyncio.new_event_loop()
@@ -62,7 +62,7 @@ class FakeRegistry:
         self._started.set()
         self._loop.run_forever()
         self._loop.run_until_complete(self._runner.cleanup())
-        for task in (left := asyncio.all_tasks(self._loop)):  # of answers that are slow
+        for task in (left := asyncio.all_tasks(self._loop)):  # delay of slow answers
             task.cancel()
         self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         self._loop.close()

@@ -1,4 +1,4 @@
-"""The batch oracle: docs/semantics.md and docs/measures.md over sets, apart from the core."""
+"""The batch oracle: docs/semantics.md and docs/measures.md over sets, independent of the core."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The engine against the oracle: what must be equal after a batch, after a run, between runs."""
+"""Comparison of the engine with the oracle after a batch and after a run, and between runs."""
 
 from collections import Counter
 from random import Random
@@ -19,7 +19,7 @@ from tests.oracle.worlds import World
 
 
 def check_state(run: Run, task: Task) -> None:
-    """Everything that the engine says of now."""
+    """Checks the current state of the engine."""
     engine = run.engine
     tally, expected = engine.tally(), task.tally()
     assert all(type(count) is int for count in tally.values())
@@ -34,7 +34,7 @@ def check_state(run: Run, task: Task) -> None:
 
 
 def check_ledger(tally: Tally) -> None:
-    """Read is the sum of all outcomes."""
+    """Checks that `read` is the sum of all outcomes."""
     for log in ("rankings", "judgments"):
         outcomes = {path[1]: count for path, count in tally.items() if path[0] == log}
         assert outcomes.pop("read") == sum(outcomes.values())
@@ -47,7 +47,7 @@ def check_clocks(run: Run, task: Task) -> None:
 
 
 def check_said(run: Run, task: Task) -> None:
-    """Everything that the engine has said so far."""
+    """Checks every output of the engine so far."""
     check_evaluations(run, task)
     assert run.settled == [expected_settled(query) for query in task.settled]
     letters = [(letter.log, letter.offset, letter.reason) for letter in run.dead_letters]
@@ -58,7 +58,7 @@ def check_said(run: Run, task: Task) -> None:
 
 
 def check_evaluations(run: Run, task: Task) -> None:
-    """Each emitted revision is the one that the oracle gives, and the last one was emitted."""
+    """Checks that each emitted revision is the oracle's, and that the last one was emitted."""
     queries = {query.identity: query for query in task.queries}
     for (identity, revision), said in run.evaluations.items():
         query = queries[identity]
@@ -68,7 +68,7 @@ def check_evaluations(run: Run, task: Task) -> None:
 
 
 def check_last_revisions(run: Run, task: Task) -> None:
-    """Finished are the expired queries, remaining the open ones."""
+    """Checks that expired queries are finished, and that open ones remain."""
     for said, queries in ((run.finished, task.expired), (run.remaining(), task.open)):
         assert said.keys() <= {query.identity for query in queries}
         for query in queries:
@@ -79,7 +79,7 @@ def check_last_revisions(run: Run, task: Task) -> None:
 
 
 def check_windows(run: Run, task: Task) -> None:
-    """Rows without a query may be left out."""
+    """Checks all windows; rows without a query may be absent."""
     final: dict[tuple[int | str, ...], tuple[int, int]] = {}
     still_open: dict[tuple[int | str, ...], tuple[int, int]] = {}
     for window in task.windows:
@@ -96,7 +96,7 @@ def check_windows(run: Run, task: Task) -> None:
 def read_checking_every_prefix(
     world: World, random: Random, *, reads: type[Reader] = Reader
 ) -> Run:
-    """One run in random pieces; after each batch it equals the oracle of exactly that prefix."""
+    """A run in random pieces, which equals the oracle of exactly that prefix after each batch."""
     reader = reads(world)
     run = new_run(world.settings)
     for read in feed(run, reader, steps(random, len(world.rankings), len(world.judgments))):
@@ -110,7 +110,7 @@ def read_checking_every_prefix(
 
 
 def check_seen(run: Run, task: Task) -> None:
-    """What was exposed and clicked by rank, which is counted where silence is 0."""
+    """Checks exposures and clicks by rank, which are counted with `silence = zero`."""
     if run.settings.silence == "zero":
         found = run.seen.added_to(GroupedTally())
         expected = Counter(each for query in task.settled for each in query.seen)
@@ -126,7 +126,7 @@ def check_positions(run: Run, world: World, read: tuple[int, int]) -> None:
 
 
 def read_whole(world: World, random: Random, *, expire: bool = True) -> Run:
-    """One run in random pieces, without looking at what it says on the way."""
+    """A run in random pieces, without checks of intermediate outputs."""
     run = new_run(world.settings, expire=expire)
     for _ in feed(run, Reader(world), steps(random, len(world.rankings), len(world.judgments))):
         pass
@@ -134,9 +134,9 @@ def read_whole(world: World, random: Random, *, expire: bool = True) -> Run:
 
 
 def check_same(one: Run, other: Run) -> None:
-    """Two runs over the same prefixes, bit for bit."""
+    """Checks that two runs over the same prefixes are equal bit for bit."""
     assert one.engine.tally() == other.engine.tally()
-    assert repr(one.settled) == repr(other.settled)  # the order of grades too
+    assert repr(one.settled) == repr(other.settled)  # including the order of grades
     assert one.windows == other.windows
     assert set(one.dead_letters) == set(other.dead_letters)
     assert one.finished == other.finished
@@ -148,7 +148,7 @@ def check_same(one: Run, other: Run) -> None:
 
 
 def check_end(run: Run, task: Task) -> None:
-    """At the end of a replay the watermark becomes plus infinity, for *task* too."""
+    """Ends a replay: the watermark becomes plus infinity, also in *task*."""
     for outputs in run.engine.finish():
         run.hear(outputs)
     check_state(run, task)
@@ -158,7 +158,7 @@ def check_end(run: Run, task: Task) -> None:
 
 
 def check_world(world: World, seed: int) -> None:
-    """All of the law for one world."""
+    """Checks every rule for one world."""
     one = read_checking_every_prefix(world, Random(seed))
     other = read_whole(world, Random(seed + 1))
     check_same(one, other)

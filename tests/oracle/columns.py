@@ -1,4 +1,4 @@
-"""Records of a world as the columns that the engine receives, without the real decoder."""
+"""Records of a world as columns for the engine, without the real decoder."""
 
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -33,7 +33,7 @@ INT = np.int64
 
 
 def hash_of(value: bytes) -> bytes:
-    """16 bytes: equal for equal values."""
+    """16 bytes, which are equal for equal values."""
     return blake2b(value, digest_size=16).digest()
 
 
@@ -97,7 +97,7 @@ def judgment_columns(
 def dead_letters(
     log: Log, records: Sequence[RankingsRecord | JudgmentsRecord], keys: dict[int, bytes | None]
 ) -> list[DeadLetter]:
-    """Of the malformed records."""
+    """The columns of the malformed records."""
     return [
         DeadLetter(log, r.offset, r.reason, "", keys[r.offset], r.value)
         for r in records

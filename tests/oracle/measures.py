@@ -1,4 +1,4 @@
-"""docs/measures.md for one query at a time, in plain Python, with the order of operations."""
+"""docs/measures.md for a single query, in plain Python, with the specified order of operations."""
 
 import re
 from collections import Counter
@@ -14,7 +14,7 @@ ONE = 2**40
 """Units in a value of 1."""
 
 CANONICAL = {"hit@1": "top1", "hit@3": "top3"}
-"""Spellings of one measure are one column."""
+"""Canonical names by spelling; all spellings of a measure share a column."""
 
 MEASURES = (
     "top1", "top3", "hit@1", "hit@2", "hit@3", "mrr", "mrr@2", "ndcg", "ndcg@1", "ndcg@3", "map",
@@ -35,7 +35,7 @@ NAME = re.compile(r"([a-z_]+?1?)(?:\[([0-9.]+)?(?:,?rel=([0-9.]+))?\])?(?:@([0-9
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of a query beside its ranking, and the settings that matter."""
+    """The data of a query beside its ranking, and the relevant settings."""
 
     grades: tuple[tuple[str, float], ...] = ()
     subtopics: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -47,7 +47,7 @@ class Known:
 
 
 def canonical(spelling: str) -> str:
-    """The name that two spellings of one measure share."""
+    """The canonical name of all spellings of a measure."""
     match = NAME.fullmatch(spelling)
     if match is None or "[" not in spelling:
         return CANONICAL.get(spelling, spelling)
@@ -60,7 +60,7 @@ def canonical(spelling: str) -> str:
 
 
 def shortest(text: str) -> str:
-    """A number without needless digits."""
+    """A number in its shortest form."""
     number = Fraction(text)
     return str(int(number)) if number.denominator == 1 else repr(float(number))
 
@@ -103,10 +103,10 @@ def gain(grade: float) -> float:
 
 @cache
 def order(ranking: Ranking, ranker: str) -> tuple[int, ...]:
-    """Indices into the message's candidates, best first, repeated candidates removed.
+    """Indices into the candidates of the message, best first, without repeated candidates.
 
     Explicit ranks ascending (served only), else score descending; ties by the bytes of the
-    candidate id, descending. Of a repeated candidate the best-ranked stays.
+    candidate id, descending. The best-ranked mention of a repeated candidate remains.
     """
     ids = ranking.candidate_ids
     by_id = sorted(range(len(ids)), key=lambda index: ids[index].encode(), reverse=True)
@@ -123,7 +123,7 @@ def order(ranking: Ranking, ranker: str) -> tuple[int, ...]:
 
 
 def scores_of(ranking: Ranking, ranker: str) -> Sequence[float | None]:
-    """The scores that *ranker* gave, parallel to the message's candidates."""
+    """The scores of *ranker*, parallel to the candidates of the message."""
     return ranking.scores if ranker == "served" else dict(ranking.scorers)[ranker]
 
 
@@ -156,7 +156,7 @@ def n_relevant(grades: Grades) -> int:
 
 
 def hit(ranked: Sequence[str], grades: Grades, cutoff: int) -> float:
-    """1 if any relevant candidate stands within the cutoff."""
+    """1 if any relevant candidate is within the cutoff, else 0."""
     return float(any(i <= cutoff for i in relevant_ranks(ranked, grades)))
 
 
@@ -175,7 +175,7 @@ def dcg(list_of_grades: Sequence[float], cutoff: int) -> float:
 
 
 def ndcg(ranked: Sequence[str], grades: Grades, cutoff: int) -> float:
-    """DCG over the DCG of the best order of all judged candidates, both cut, at most 1; else 0."""
+    """DCG over the DCG of the ideal order of judged candidates, both cut, at most 1; else 0."""
     ideal = dcg(sorted(grades.values(), reverse=True), cutoff)
     if n_relevant(grades) == 0:
         return 0.0
@@ -192,12 +192,12 @@ def average_precision(ranked: Sequence[str], grades: Grades, cutoff: int) -> flo
 
 
 def precision(ranked: Sequence[str], grades: Grades, cutoff: int) -> float:
-    """Hits over the cutoff, for shorter lists too."""
+    """Hits over the cutoff, also for shorter lists."""
     return sum(1 for i in relevant_ranks(ranked, grades) if i <= cutoff) / cutoff
 
 
 def recall(ranked: Sequence[str], grades: Grades, cutoff: int) -> float:
-    """Hits over all relevant."""
+    """Hits over the number of relevant candidates."""
     hits = sum(1 for i in relevant_ranks(ranked, grades) if i <= cutoff)
     return hits / n_relevant(grades) if n_relevant(grades) else 0.0
 
@@ -232,7 +232,7 @@ def graded_average_precision(
 def expected_reciprocal_rank(
     ranked: Sequence[str], grades: Grades, cutoff: int, best: int
 ) -> float:
-    """Goes on with what is left after each stop."""
+    """Adds the probability of a stop at rank i, divided by i, from rank 1 down."""
     going_on, total = 1.0, 0.0
     for i, name in enumerate(ranked[:cutoff], start=1):
         stops = gain(min(grades.get(name, 0.0), best)) / 2.0**best
@@ -250,7 +250,7 @@ def rank_biased_precision(ranked: Sequence[str], grades: Grades, p: Fraction) ->
 
 
 def linear_ndcg(ranked: Sequence[str], grades: Grades, cutoff: int) -> float:
-    """The gain is the grade."""
+    """DCG with the grade as the gain."""
     return decayed_ndcg(ranked, grades, cutoff, lambda grade: grade, {})
 
 
@@ -261,7 +261,7 @@ def decayed_ndcg(
     gain_of: Callable[[float], float],
     freshness: Mapping[str, float],
 ) -> float:
-    """Gains times freshness, in the list and in the ideal."""
+    """NDCG with gains times freshness, in the list and in the ideal order."""
     gains = {name: gain_of(grade) * freshness.get(name, 1.0) for name, grade in grades.items()}
     ideal = discounted(sorted(gains.values(), reverse=True)[:cutoff])
     found = discounted([gains.get(name, 0.0) for name in ranked][:cutoff])
@@ -269,7 +269,7 @@ def decayed_ndcg(
 
 
 def discounted(gains: Sequence[float]) -> float:
-    """From rank 1 down."""
+    """Adds gain x D(i) of each gain from rank 1 down."""
     total = 0.0
     for i, one in enumerate(gains, start=1):
         total = total + one * discount(i)
@@ -277,7 +277,7 @@ def discounted(gains: Sequence[float]) -> float:
 
 
 def freshness_of(ranking: Ranking, known: Known) -> dict[str, float]:
-    """2^-(age / half-life) by candidate; the first mention of a repeated one counts."""
+    """2^-(age / half-life) by candidate; the first mention of a repeated candidate counts."""
     factors: dict[str, float] = {}
     if not known.freshness_half_life_ms or ranking.published_ms is None:
         return factors
@@ -294,7 +294,7 @@ def freshness_of(ranking: Ranking, known: Known) -> dict[str, float]:
 
 
 def novelty(topics: Sequence[str], seen: Counter[str], alpha: Fraction) -> float:
-    """Powers of 1 - alpha, the least seen first; equal ones are multiplied by their number."""
+    """Adds powers of 1 - alpha, the least seen first, and multiplies equal ones by their count."""
     total = 0.0
     for times, n in sorted(Counter(seen[topic] for topic in set(topics)).items()):
         total = total + n * float((1 - alpha) ** times)
@@ -304,7 +304,7 @@ def novelty(topics: Sequence[str], seen: Counter[str], alpha: Fraction) -> float
 def novelty_dcg(
     order: Sequence[str], topics: Mapping[str, Sequence[str]], alpha: Fraction
 ) -> float:
-    """Of the relevant among *order*; the others have no entry in *topics*."""
+    """Adds novelty x D(i) from rank 1 down; only relevant candidates are in *topics*."""
     seen: Counter[str] = Counter()
     total = 0.0
     for i, name in enumerate(order, start=1):
@@ -314,11 +314,11 @@ def novelty_dcg(
 
 
 def greedy_order(topics: Mapping[str, Sequence[str]], alpha: Fraction) -> list[str]:
-    """What adds most comes next, ties by id descending."""
+    """The ideal order: the candidate with the largest gain comes next, ties by id descending."""
     seen: Counter[str] = Counter()
     left, order = sorted(topics, key=str.encode, reverse=True), []
     while left:
-        best = max(left, key=lambda name: novelty(topics[name], seen, alpha))  # the first of equals
+        best = max(left, key=lambda name: novelty(topics[name], seen, alpha))  # first if equal
         left.remove(best)
         order.append(best)
         seen.update(set(topics[best]))
@@ -333,7 +333,7 @@ def of_subtopics(
     alpha: Fraction,
     known: Known,
 ) -> float | None:
-    """alpha_ndcg and subtopic_recall; None for a query without subtopics."""
+    """alpha_ndcg or subtopic_recall; None for a query without subtopics."""
     if not any(topics for _, topics in known.subtopics):
         return None
     topics = {name: t for name, t in known.subtopics if grades.get(name, 0.0) > 0}
@@ -366,7 +366,7 @@ def value(
     known: Known | None = None,
     freshness: Mapping[str, float] | None = None,
 ) -> float | None:
-    """The value of *measure* for one list and one query's grades; None if the query lacks it."""
+    """The value of *measure* for a list and the grades of a query; None if there is no value."""
     known = known or Known()
     match = NAME.fullmatch(re.sub("^top", "hit@", measure))
     if match is None:
@@ -407,7 +407,7 @@ def value(
         gain_of = gain if family == "ndcg" else float
         return decayed_ndcg(ranked, grades, cutoff, gain_of, freshness)
     if family in ("ctr", "abandoned", "ips_dcg", "ips_clicks", "ips_clipped"):
-        return None  # before it settles; then `Query.seen_units` and `Query.click_units`
+        return None  # before it settles; afterwards `Query.seen_units` and `Query.click_units`
     if family in special:
         return special[family]()
     return FAMILIES[family](ranked, grades, cutoff)
@@ -415,7 +415,7 @@ def value(
 
 @cache
 def value_units(ranking: Ranking, ranker: str, measure: str, known: Known) -> int | None:
-    """What one query adds to a total; None if it lacks the value."""
+    """The contribution of a query to a total; None without a value."""
     found = value(
         measure,
         ranked_ids(ranking, ranker),

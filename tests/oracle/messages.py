@@ -9,12 +9,12 @@ Log = Literal["rankings", "judgments"]
 
 
 class ReadError(ValueError):
-    """The oracle was given bytes that it cannot read as a message of that log."""
+    """The oracle cannot read these bytes as a message of the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """A record as it stands in a log; a value of None is a heartbeat.
+    """A record as stored in a log; a value of None is a heartbeat.
 
     `timestamp_ms` is the record's own; None or -1 where the medium has none (files).
     """
@@ -27,7 +27,7 @@ class Raw:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A record without a value: it moves its log's clock, no more."""
+    """A record without a value: it only advances the clock of its log."""
 
     offset: int
     timestamp_ms: int
@@ -35,7 +35,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """A record that is not a message; it moves nothing."""
+    """A record that is not a message; it does not advance the clock."""
 
     offset: int
     reason: str
@@ -44,7 +44,7 @@ class Malformed:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """What was ranked. `scores` has None where the message gives no score."""
+    """A ranking. `scores` has None where the message gives no score."""
 
     offset: int
     timestamp_ms: int
@@ -63,7 +63,7 @@ class Ranking:
     segments: tuple[tuple[str, str], ...] = ()
 
     def __hash__(self) -> int:
-        """Of the bytes, which know their hash; equal rankings have equal bytes."""
+        """The hash of the bytes, which bytes objects cache; equal rankings have equal bytes."""
         return hash((self.offset, self.value))
 
     @property
@@ -78,7 +78,7 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True)
 class Judgment:
-    """How good candidates are; a grade of None withdraws."""
+    """Grades of candidates; a grade of None withdraws."""
 
     offset: int
     timestamp_ms: int
@@ -96,12 +96,12 @@ class Judgment:
 
 
 Subtopics = tuple[tuple[str, tuple[str, ...] | None], ...]
-"""Subtopics by candidate id as a message gives them; None withdraws."""
+"""Subtopics by candidate id as in the message; None withdraws."""
 
 RankingsRecord = Heartbeat | Malformed | Ranking
 JudgmentsRecord = Heartbeat | Malformed | Judgment
 Refusal = Callable[[Raw], str | None]
-"""Gives the reason why a record with a value is malformed, or None if it is well-formed."""
+"""Returns why a record with a value is malformed, or None if it is well-formed."""
 
 
 def number(value: float) -> float:
@@ -115,7 +115,7 @@ def has_timestamp(raw: Raw) -> bool:
 
 
 def timestamp(message: dict[str, Any], raw: Raw) -> int:
-    """`timestamp_ms`, else the record's."""
+    """`timestamp_ms` of the message, or else of the record."""
     stated = message.get("timestamp_ms")
     if stated is not None:
         return int(stated)
@@ -164,7 +164,7 @@ def read_ranking(raw: Raw) -> Ranking:
 
 
 def segments(message: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Level by segment; a missing or empty level is none."""
+    """Level by segment, without missing and empty levels."""
     return tuple((name, level) for name, level in (message.get("segments") or {}).items() if level)
 
 
@@ -200,19 +200,19 @@ def read_judgment(raw: Raw) -> Judgment:
 
 
 def nothing_refused(raw: Raw) -> str | None:
-    """For logs that are known to hold well-formed records only."""
+    """Refuses nothing, for logs with only well-formed records."""
     return None
 
 
 def read_rankings(raws: Iterable[Raw], refuses: Refusal = nothing_refused) -> list[RankingsRecord]:
-    """A prefix of `rankings`; *refuses* says which records are malformed."""
+    """A prefix of `rankings`; *refuses* decides which records are malformed."""
     return [not_a_message(raw, refuses) or read_ranking(raw) for raw in raws]
 
 
 def read_judgments(
     raws: Iterable[Raw], refuses: Refusal = nothing_refused
 ) -> list[JudgmentsRecord]:
-    """A prefix of `judgments`; *refuses* says which records are malformed."""
+    """A prefix of `judgments`; *refuses* decides which records are malformed."""
     return [not_a_message(raw, refuses) or read_judgment(raw) for raw in raws]
 
 
@@ -220,7 +220,7 @@ def not_a_message(raw: Raw, refuses: Refusal) -> Heartbeat | Malformed | None:
     """The heartbeat or the malformed record that *raw* is, or None for a message."""
     if raw.value is None:
         if raw.timestamp_ms is None or raw.timestamp_ms < 0:
-            return Malformed(raw.offset, "schema")  # a heartbeat says a time or nothing
+            return Malformed(raw.offset, "schema")  # a heartbeat needs a timestamp
         return Heartbeat(raw.offset, raw.timestamp_ms)
     reason = refuses(raw)
     return None if reason is None else Malformed(raw.offset, reason, raw.value)

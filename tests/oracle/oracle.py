@@ -1,4 +1,4 @@
-"""What one task must be after two prefixes, each answer over the set of records: `judge`."""
+"""The expected state of a task after two prefixes, from the set of their records: `judge`."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -49,7 +49,7 @@ class Window:
 
 @dataclass(slots=True)
 class Task:
-    """The state of one task as the two prefixes define it."""
+    """The state of one task as defined by the two prefixes."""
 
     settings: Settings
     rankings: Sequence[RankingsRecord]
@@ -75,7 +75,7 @@ class Task:
 
     @property
     def windows(self) -> list[Window]:
-        """Every window in which a query started, by start; rows with a query that has a value."""
+        """Every window in which a query started, by start; rows have queries with a value."""
         by_start: dict[int, list[Query]] = defaultdict(list)
         for query in self.queries:
             by_start[query.window_start_ms].append(query)
@@ -93,7 +93,7 @@ class Task:
 
     @property
     def dead_letters(self) -> set[tuple[Log, int, str]]:
-        """(log, offset, reason) of all that counts for nothing, duplicates excepted."""
+        """(log, offset, reason) of all records without effect, except duplicates."""
         named = {"late", "orphan", "conflicting", "over_limit"}
         letters: set[tuple[Log, int, str]] = set()
         letters |= {("rankings", r.offset, r.reason) for r in malformed(self.rankings)}
@@ -118,7 +118,7 @@ class Task:
         )
 
     def ledger(self) -> Tally:
-        """Of both logs; `read` is counted, not summed, so that the sums can be checked."""
+        """The ledgers of both logs; `read` is counted separately, to check the sums."""
         rankings = Counter(self.ranking_outcomes.values())
         judgments = Counter(self.judgment_outcomes.values())
         counts: dict[Log, dict[str, int]] = {
@@ -147,7 +147,7 @@ class Task:
         return {(log, name): n for log, by_name in counts.items() for name, n in by_name.items()}
 
     def query_counts(self) -> Tally:
-        """What became of the started queries."""
+        """Counts of the started queries by state."""
         silent = sum(1 for query in self.settled if query.silent)
         judged = sum(1 for q in self.settled if q.settled_evaluation.grades and not q.silent)
         return {
@@ -164,7 +164,7 @@ class Task:
         return out_of_order(self.rankings, late_ms) + out_of_order(self.judgments, late_ms)
 
     def totals(self) -> Tally:
-        """Running and settled sums; a row stands at zero from its first ranking on."""
+        """Running and settled sums; a row exists from its first ranking on, at first with zeros."""
         tally: Tally = {}
         for row, (queries, total) in running_sums(self.queries, zeros=True).items():
             tally |= {("running", *row, "queries"): queries, ("running", *row, "sum_units"): total}
@@ -197,13 +197,13 @@ class Task:
         return tally
 
     def nothing_relevant(self) -> int:
-        """Settled queries that were judged in time, with nothing relevant among the judged."""
+        """Settled queries that were judged in time and have no relevant candidate."""
         evaluations = [query.settled_evaluation for query in self.settled if not query.silent]
         return sum(1 for e in evaluations if e.grades and not measures.n_relevant(e.grades))
 
 
 def fold(tally: Tally, settings: Settings) -> Tally:
-    """Sums by level, those of levels that are not kept as `__other__`."""
+    """Sums by level; the sums of levels that are not kept are those of `__other__`."""
     of_levels = {path for path in tally if path[0].startswith("segment_")}
     seen: dict[str, set[str]] = defaultdict(set)
     for path in of_levels:
@@ -226,7 +226,7 @@ def malformed(log: Sequence[AnyRecord]) -> list[Malformed]:
 
 
 def unspoken(log: Sequence[AnyRecord]) -> dict[str, int]:
-    """Counts of what was read and of what was no message."""
+    """Counts of read records and of records that are not messages."""
     return {
         "read": len(log),
         "malformed": len(malformed(log)),
@@ -235,14 +235,14 @@ def unspoken(log: Sequence[AnyRecord]) -> dict[str, int]:
 
 
 def rows_of(query: Query) -> list[tuple[str, str]]:
-    """(ranker, measure) of every value that the query has or will have."""
+    """(ranker, measure) of every value that the query has or can have."""
     return [(r, m) for r in query.ranking.rankers for m in query.settings.columns]
 
 
 def running_sums(
     queries: Iterable[Query], *, zeros: bool = False
 ) -> dict[tuple[str, str, str, str], tuple[int, int]]:
-    """(queries, sum_units) by (model, variant, ranker, measure), with rows of none if *zeros*."""
+    """(queries, sum_units) by (model, variant, ranker, measure); with *zeros*, also empty rows."""
     contributions: dict[tuple[str, str, str, str], list[int]] = defaultdict(list)
     for query in queries:
         values = query.running.units
@@ -290,7 +290,7 @@ def place_judgments(
     watermark: Watermark,
     settings: Settings,
 ) -> dict[int, str]:
-    """Outcome of each judgment by offset; the applied ones are put with their query."""
+    """Outcome of each judgment by offset; applied judgments are added to their query."""
     times = event_times(judgments, settings.out_of_orderness_ms)
     log_times = sorted(times[each.offset] for each in judgments if isinstance(each, Judgment))
     of_key: dict[Key, list[Query]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""Worlds in pieces: read batch by batch, and made smaller while they still fail a test."""
+"""Worlds in pieces: read batch by batch, and reduced while they still fail a test."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -7,11 +7,11 @@ from random import Random
 from tests.oracle.worlds import World
 
 Step = tuple[int, int]
-"""How many more records of `rankings` and of `judgments` one batch takes."""
+"""The numbers of records of `rankings` and of `judgments` in a batch."""
 
 
 def steps(random: Random, n_rankings: int, n_judgments: int) -> list[Step]:
-    """A random interleaving in random batches; some are empty, some of one log alone."""
+    """A random interleaving in random batches; some are empty, some of one log only."""
     left = {"rankings": n_rankings, "judgments": n_judgments}
     style = random.choice(("mixed", "mixed", "rankings", "judgments", "single", "whole"))
     made: list[Step] = []
@@ -24,7 +24,7 @@ def steps(random: Random, n_rankings: int, n_judgments: int) -> list[Step]:
 
 
 def batch_size(random: Random, style: str, name: str, left: dict[str, int]) -> int:
-    """Of one log in one batch: one log first, record by record, all at once, or anything."""
+    """The number of records of a log in a batch of a style, such as single or whole."""
     if style == "whole":
         return left[name]
     if style in ("rankings", "judgments") and style != name and left[style]:
@@ -36,7 +36,7 @@ def batch_size(random: Random, style: str, name: str, left: dict[str, int]) -> i
 
 
 def positions(of_steps: list[Step]) -> Iterator[Step]:
-    """How many records of both logs have been read after each step."""
+    """The numbers of records of both logs that have been read after each step."""
     read = (0, 0)
     for step in of_steps:
         read = (read[0] + step[0], read[1] + step[1])
@@ -47,7 +47,7 @@ def positions(of_steps: list[Step]) -> Iterator[Step]:
 
 
 def shrunk(failing: World, fails: Callable[[World], bool]) -> World:
-    """Records are left out as long as the rest still fails."""
+    """Removes records as long as the rest still fails."""
     small = failing
     improved = True
     while improved:
@@ -69,7 +69,7 @@ def one_record_less(made: World) -> Iterator[World]:
 
 
 def described(made: World) -> str:
-    """For the message of a failing test."""
+    """A world in the message of a failing test."""
     lines = [repr(made.settings), f"max_future_skew_ms={made.max_future_skew_ms}"]
     for log, raws in (("rankings", made.rankings), ("judgments", made.judgments)):
         lines += [f"{log} {raw.offset} @{raw.timestamp_ms} {raw.value!r}" for raw in raws]

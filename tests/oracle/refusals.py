@@ -1,4 +1,4 @@
-"""Which records are malformed, decided by the models and the rules of time: no fast decoder."""
+"""Decides by the models and the rules of time, without the fast decoder, what is malformed."""
 
 from evaluator.wire.messages.models import Judgment, Ranking
 from evaluator.wire.messages.strict import Malformed, read_message
@@ -9,7 +9,7 @@ MAX_FUTURE_SKEW_MS = 300_000
 
 
 def by_the_models(log: Log, max_future_skew_ms: int = MAX_FUTURE_SKEW_MS) -> Refusal:
-    """Why a record with a value is malformed, or None."""
+    """The reason why a record with a value is malformed, or None."""
     model = Ranking if log == "rankings" else Judgment
 
     def refuses(raw: Raw) -> str | None:
@@ -22,7 +22,7 @@ def by_the_models(log: Log, max_future_skew_ms: int = MAX_FUTURE_SKEW_MS) -> Ref
 
 
 def refusal_of_time(raw: Raw, stated_ms: int | None, max_future_skew_ms: int) -> str | None:
-    """No time at all, or more than the skew after the record's own timestamp."""
+    """Whether there is no timestamp, or it is beyond the record's own by more than the skew."""
     if not has_timestamp(raw):
         return "schema" if stated_ms is None else None
     assert raw.timestamp_ms is not None

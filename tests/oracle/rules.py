@@ -1,7 +1,7 @@
-"""The rules of docs/semantics.md, one function a sentence.
+"""The rules of docs/semantics.md, one function for each sentence.
 
-Nothing here walks through time. An event time depends on the records before it in its own log;
-all else on event times and on the final watermark.
+No function processes records in order of time. An event time depends on the earlier records of its
+log; all else depends on event times and on the final watermark.
 """
 
 import json
@@ -32,7 +32,7 @@ AnyRecord = RankingsRecord | JudgmentsRecord
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings that change meaning; durations in milliseconds."""
+    """The settings that change the meaning; durations are in milliseconds."""
 
     retention_ms: int = 86_400_000
     maturity_ms: int = 3_600_000
@@ -63,19 +63,19 @@ class Settings:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Canonical names, each once, in the order of first mention, companions included."""
+        """Canonical names without repetition, in order of first mention, with companions."""
         return tuple(dict.fromkeys(map(measures.canonical, self.spellings)))
 
     @property
     def level_columns(self) -> tuple[str, ...]:
-        """The columns that are summed by level."""
+        """The columns of sums by level."""
         if not self.segment_measures:
             return self.columns
         return tuple(dict.fromkeys(map(measures.canonical, self.segment_measures)))
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """The names that values are shown under."""
+        """The names of the values in outputs."""
         shown = [name for spelling in self.measures for name in measures.shown(spelling)]
         return tuple(dict.fromkeys(shown))
 
@@ -84,7 +84,7 @@ class Settings:
 class Evaluation:
     """A query at one revision.
 
-    `units` by (ranker, measure) is None without a value; a measure that it lacks is not in it.
+    `units` by (ranker, measure) is None without a value, and has no measure without a value.
     """
 
     revision: int
@@ -95,9 +95,9 @@ class Evaluation:
 
 @dataclass
 class Query:
-    """A ranking that started a query, with what the prefixes say of it.
+    """A ranking that started a query, and the judgments of the prefixes.
 
-    Its values are for asking once all judgments are in place.
+    Its values are valid once all judgments are added.
     """
 
     ranking: Ranking
@@ -106,7 +106,7 @@ class Query:
     watermark: Watermark
     applied: list[Judgment] = field(default_factory=list)
     judgment_times: Mapping[int, int] = field(default_factory=dict)
-    log_times: Sequence[int] = ()  # of all judgments of the log, sorted
+    log_times: Sequence[int] = ()  # event times of all judgments of the log, sorted
 
     @property
     def identity(self) -> tuple[int, str, str]:
@@ -124,12 +124,12 @@ class Query:
 
     @property
     def expired(self) -> bool:
-        """Held until watermark > event time + retention."""
+        """Whether the query is open: until watermark > event time + retention."""
         return self.watermark > self.event_time_ms + self.settings.retention_ms
 
     @property
     def settled(self) -> bool:
-        """Scored for good when watermark > event time + maturity."""
+        """Whether the query is settled: when watermark > event time + maturity."""
         return self.watermark > self.settled_time_ms
 
     @property
@@ -141,12 +141,12 @@ class Query:
         return self.event_time_ms // self.settings.window_ms * self.settings.window_ms
 
     def evaluation_at(self, revision: int) -> Evaluation:
-        """After the first *revision* applied judgments."""
+        """The evaluation after the first *revision* applied judgments."""
         return evaluate(self.ranking, self.event_time_ms, self.applied[:revision], self.settings)
 
     @cached_property
     def running(self) -> Evaluation:
-        """The last revision."""
+        """The evaluation of the last revision."""
         return self.evaluation_at(self.revision)
 
     @property
@@ -157,7 +157,7 @@ class Query:
 
     @cached_property
     def settled_evaluation(self) -> Evaluation:
-        """Settled value; grades empty: unjudged."""
+        """The settled evaluation; without grades, the query is unjudged."""
         evaluation = evaluate(
             self.ranking, self.event_time_ms, self.in_time, self.settings, self.zero, self.silent
         )
@@ -172,7 +172,8 @@ class Query:
         """Values of weighted clicks, `ips_...`, of every ranker, if the ranking has propensities.
 
         A candidate graded above 0 by maturity weighs 1/p, at most `ips_clip`, with p of its mention
-        in the served order; `ips_dcg@k` multiplies by D(rank) where this ranker has it by rank k.
+        in the served order; `ips_dcg@k` multiplies by D(rank) if its rank for this ranker is at
+        most k.
         """
         if not any(name.startswith("ips_") for name in self.settings.columns):
             return {}
@@ -205,7 +206,7 @@ class Query:
 
     @property
     def seen_units(self) -> dict[tuple[str, str], int]:
-        """Values of the served order of what was seen: `ctr@k` and `abandoned`."""
+        """Values of the served order over exposed candidates: `ctr@k` and `abandoned`."""
         asked = {name.partition("@")[0] for name in self.settings.columns}
         if not asked & {"ctr", "abandoned"} or self.exposed is None:
             return {}
@@ -234,7 +235,7 @@ class Query:
     def zero(self) -> list[str]:
         """Exposed candidates without a grade by maturity: with `silence = zero` they get 0.
 
-        Unless no judgment of the log is `in_log`.
+        There are none if no judgment of the log is `in_log`.
         """
         if self.settings.silence != "zero" or not self.in_log or self.exposed is None:
             return []
@@ -244,7 +245,7 @@ class Query:
 
     @property
     def exposed(self) -> set[int] | None:
-        """Positions of exposed candidates: of repeated ones the best-ranked mention counts."""
+        """Positions of exposed candidates; for repeated ones, that of the best-ranked mention."""
         message, kept = json.loads(self.ranking.value), measures.order(self.ranking, "served")
         if message.get("exposed_top") is not None:
             return set(kept[: message["exposed_top"]])
@@ -256,7 +257,7 @@ class Query:
     def seen(self) -> list[tuple[str, str, str, str]]:
         """The exposed candidates at ranks 1 to 10, and those of them graded above 0 by maturity.
 
-        As (model, variant, "exposures" or "clicks", rank), of a settled query with a value.
+        They are (model, variant, "exposures" or "clicks", rank) of a settled query with a value.
         """
         if self.exposed is None or self.settled_evaluation.units is None:
             return []
@@ -270,7 +271,7 @@ class Query:
 
     @property
     def silent(self) -> bool:
-        """Nobody graded, and there was something to grade, or nothing at all was shown."""
+        """Whether no candidate has a grade, although one was exposed or the ranking had none."""
         if merged_grades(self.in_time, self.settings):
             return False
         empty = not self.ranking.candidate_ids and self.exposed is not None and self.in_log
@@ -281,7 +282,7 @@ class Query:
 
 
 def well_formed(log: Sequence[AnyRecord]) -> list[Heartbeat | Ranking | Judgment]:
-    """Malformed records move nothing and name nothing."""
+    """Drops malformed records, which neither advance a clock nor belong to a query."""
     return [record for record in log if not isinstance(record, Malformed)]
 
 
@@ -307,14 +308,14 @@ def bound(clock_before: Watermark, out_of_orderness_ms: int) -> int:
 
 
 def out_of_order(log: Sequence[AnyRecord], out_of_orderness_ms: int) -> int:
-    """Messages whose event time is not their timestamp. Heartbeats move a clock, no more."""
+    """Messages whose event time is not their timestamp. Heartbeats only advance a clock."""
     times = event_times(log, out_of_orderness_ms)
     messages = [record for record in well_formed(log) if not isinstance(record, Heartbeat)]
     return sum(1 for record in messages if times[record.offset] > record.timestamp_ms)
 
 
 def clock(log: Sequence[AnyRecord]) -> int | None:
-    """None until the log has spoken."""
+    """The clock of a log; None before its first timestamp."""
     return max((record.timestamp_ms for record in well_formed(log)), default=None)
 
 
@@ -323,7 +324,7 @@ def watermark_of(
     judgments: Sequence[JudgmentsRecord],
     out_of_orderness_ms: int,
 ) -> Watermark:
-    """Minus infinity until both logs have spoken."""
+    """The watermark; minus infinity before both logs have a clock."""
     clocks = clock(rankings), clock(judgments)
     if clocks[0] is None or clocks[1] is None:
         return MINUS_INFINITY
@@ -334,7 +335,7 @@ def watermark_of(
 
 
 def ranking_outcomes(rankings: Sequence[RankingsRecord], settings: Settings) -> dict[int, str]:
-    """By offset: started, duplicate or conflicting."""
+    """The outcome of each ranking by offset: started, duplicate or conflicting."""
     times = event_times(rankings, settings.out_of_orderness_ms)
     namings: dict[Key, list[Ranking]] = defaultdict(list)
     outcomes = {}
@@ -348,7 +349,7 @@ def ranking_outcomes(rankings: Sequence[RankingsRecord], settings: Settings) -> 
 def outcome_of_ranking(
     ranking: Ranking, earlier: Sequence[Ranking], times: Mapping[int, int], settings: Settings
 ) -> str:
-    """*earlier* are all earlier rankings of that key in the log, whatever became of them."""
+    """The outcome after *earlier*, all earlier rankings of its key in the log with any outcome."""
     if not earlier:
         return "started"
     taken_until_ms = max(times[named.offset] for named in earlier) + settings.key_reserved_ms
@@ -373,9 +374,9 @@ def home(
 ) -> Query | str:
     """The query that a judgment belongs to, or late, orphan or early.
 
-    *queries* are all that its key started, read before or after it. Their intervals
+    *queries* are all queries of its key, read before or after it. Their intervals
     [-early, retention + remember] never overlap, because a key is free only beyond
-    `key_reserved_ms`; so the answer is unique. Presence in a store plays no part.
+    `key_reserved_ms`; so the result is unique. It does not depend on presence in a store.
     """
     near = [q for q in queries if belongs(event_time_ms - q.event_time_ms, settings)]
     behind = [q for q in queries if is_late(event_time_ms - q.event_time_ms, settings)]
@@ -389,14 +390,14 @@ def home(
 
 
 def same_judgment(one: Judgment, other: Judgment) -> bool:
-    """One with and one without an id never match; an id identifies whatever the source."""
+    """Whether two judgments are the same: by id, whatever the source; without ids by bytes."""
     if one.judgment_id is None and other.judgment_id is None:
         return one.value == other.value
     return one.judgment_id == other.judgment_id
 
 
 def outcome_at_home(judgment: Judgment, applied: Sequence[Judgment], settings: Settings) -> str:
-    """Compared are the applied judgments of that query before it in the log."""
+    """The outcome of a judgment, by comparison with the earlier applied judgments of its query."""
     for earlier in applied:
         if same_judgment(judgment, earlier):
             return "duplicate" if judgment.value == earlier.value else "conflicting"
@@ -408,10 +409,11 @@ def outcome_at_home(judgment: Judgment, applied: Sequence[Judgment], settings: S
 def merged_grades(
     judgments: Iterable[Judgment], settings: Settings | None = None
 ) -> dict[str, float]:
-    """Grades of a candidate after its last withdrawal stand; withdrawn: as if never judged.
+    """Merged grades: those of a candidate after its last withdrawal; a withdrawn one is unjudged.
 
-    By (timestamp, offset). Those of the source with the latest one count: the largest of them if
-    that source merges by `max`, else the latest. In the order of first application.
+    The order is (timestamp, offset). The grades of the source with the latest one count: the
+    largest if that source merges by `max`, else the latest. Candidates are in order of first
+    application.
     """
     judgments, settings = list(judgments), settings or Settings()
     merged = {}
@@ -435,7 +437,7 @@ def merged_grades(
 
 
 def merged_subtopics(ranking: Ranking, judgments: Iterable[Judgment]) -> dict[str, tuple[str, ...]]:
-    """Of each candidate what the latest judgment says that says something, else the ranking."""
+    """The subtopics of each candidate by the latest judgment with any, or else by the ranking."""
     said: dict[str, tuple[str, ...] | None] = {}
     for judgment in sorted(judgments, key=lambda j: (j.timestamp_ms, j.offset)):
         said.update(judgment.subtopics)
@@ -452,9 +454,9 @@ def evaluate(
     zero: Sequence[str] = (),
     silent: bool = False,
 ) -> Evaluation:
-    """A query with these judgments applied; without grades, no value.
+    """The evaluation of a query with these judgments; without grades it has no value.
 
-    Candidates in *zero* have grade 0 besides. A silent query has a value, also without candidates.
+    Candidates in *zero* also have grade 0. A silent query has a value even without candidates.
     """
     grades = {**merged_grades(judgments, settings), **dict.fromkeys(zero, 0.0)}
     first_ranks = {
@@ -482,5 +484,5 @@ def evaluate(
 
 
 def has_value(grades: Mapping[str, float], settings: Settings) -> bool:
-    """With `empty = skip` a query with nothing relevant counts nowhere."""
+    """Whether there is a value: with `empty = skip`, only with a relevant candidate."""
     return bool(grades) and (settings.empty == "zero" or measures.n_relevant(grades) > 0)

@@ -1,4 +1,4 @@
-"""A run of the engine over a world in pieces, written down so that it can be compared."""
+"""A run of the engine over a world in pieces, recorded for comparison."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ Identity = tuple[int, str, str]
 """(event time, trace_id, node_id) of a query."""
 
 LACKING = -1
-"""Stands among units for a value that a query lacks."""
+"""The units of a value that a query lacks."""
 
 T = TypeVar("T")
 Batch = tuple[RankingColumns | None, JudgmentColumns | None]
@@ -46,7 +46,7 @@ EXACT_SECTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """An emitted evaluation. `text` is all of it, the order of grades and all types included."""
+    """An emitted evaluation; `text` has all of it, including the order of grades and all types."""
 
     revision: int
     content: dict[str, Any]
@@ -55,7 +55,7 @@ class Said:
 
 @dataclass(slots=True)
 class Run:
-    """An engine with everything it has said so far."""
+    """An engine with all its outputs so far."""
 
     settings: Settings
     engine: Engine
@@ -73,7 +73,7 @@ class Run:
             self.seen = ValueHistograms(measures, counted=(), warned=set(), positions=True)
 
     def hear(self, outputs: Outputs) -> None:
-        """Writes down what a batch gave rise to; nothing may be said twice or taken back."""
+        """Records the outputs of a batch; no output may be repeated or withdrawn."""
         for identity, said in spoken(outputs.evaluations):
             before = self.last.get(identity)
             assert before is None or before.revision < said.revision, ("revision", identity)
@@ -99,7 +99,7 @@ def new_run(settings: Settings, *, expire: bool = True, finished: bool = True) -
 
 
 def new_engine(settings: Settings, *, task: int = 0, **more: Any) -> Engine:
-    """An engine that has read nothing; *more* are further arguments of it."""
+    """An engine that has read nothing; *more* are further arguments."""
     measures = MeasureSet.parse(
         list(settings.measures),
         scales=Terms(
@@ -140,14 +140,14 @@ def segment_rules(settings: Settings) -> SegmentRules:
 
 
 class Reader:
-    """Hands out a world's records batch by batch, as columns."""
+    """Reads the records of a world in batches, as columns."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.rankings, self.judgments = records_of(world)
 
     def batch(self, read: Step, step: Step) -> Batch:
-        """The next *step* records after *read*; a log that takes none is absent or empty."""
+        """The next *step* records after *read*; a log without any is absent or empty."""
         (i, j), (n, m) = read, step
         rankings = self.world.rankings[i : i + n]
         judgments = self.world.judgments[j : j + m]
@@ -164,7 +164,7 @@ class Reader:
         )
 
     def judged(self, read: Step) -> Task:
-        """What the oracle says of the prefixes of so many records."""
+        """The oracle's task for prefixes of this many records."""
         return judge(self.rankings[: read[0]], self.judgments[: read[1]], self.world.settings)
 
     def ranking_batch(
@@ -179,12 +179,12 @@ class Reader:
 
 
 def end(raws: Sequence[Raw], n_read: int) -> int:
-    """The offset to read after so many records."""
+    """The next offset after this many records."""
     return raws[min(n_read, len(raws)) - 1].offset + 1
 
 
 def feed(run: Run, reader: Reader, steps: Iterable[Step]) -> Iterable[Step]:
-    """Runs batch by batch; yields how many records of both logs have been read."""
+    """Runs in batches, and yields the numbers of records of both logs read so far."""
     read = (0, 0)
     for step in steps:
         run.hear(run.engine.receive(*reader.batch(read, step)))
@@ -192,7 +192,7 @@ def feed(run: Run, reader: Reader, steps: Iterable[Step]) -> Iterable[Step]:
         yield read
 
 
-# -- what was said ------------------------------------------------------------------------------
+# -- actual outputs -----------------------------------------------------------------------------
 
 
 def spoken(parts: Iterable[EvaluationColumns]) -> list[tuple[Identity, Said]]:
@@ -208,7 +208,7 @@ def spoken(parts: Iterable[EvaluationColumns]) -> list[tuple[Identity, Said]]:
 
 
 def evaluation_row(columns: EvaluationColumns, b: int) -> dict[str, Any]:
-    """The query at place *b*, out of the flat columns."""
+    """The query at index *b* of the flat columns."""
     n_rankers, n_top = len(columns.rankers), columns.n_top
     ids = part_of(columns.top_ids.values(), b, len(columns), n_rankers * n_top)
     scores = part_of(columns.top_scores.tolist(), b, len(columns), n_rankers * n_top)
@@ -231,7 +231,7 @@ def part_of(flat: Sequence[T], b: int, n_rows: int, width: int) -> list[T]:
 
 
 def units_of(flat: IntArray | None, b: int, n_rows: int) -> list[int] | None:
-    """The values of row *b*, however many a row has."""
+    """The values of row *b*; the columns are of any width."""
     return None if flat is None else part_of(flat.tolist(), b, n_rows, len(flat) // n_rows)
 
 
@@ -253,7 +253,7 @@ def settled_rows(parts: Iterable[SettledColumns]) -> dict[int, dict[str, Any]]:
     return rows
 
 
-# -- what should have been said -----------------------------------------------------------------
+# -- expected outputs ---------------------------------------------------------------------------
 
 
 def expected_content(query: Query, evaluation: Evaluation) -> dict[str, Any]:
@@ -270,7 +270,7 @@ def expected_content(query: Query, evaluation: Evaluation) -> dict[str, Any]:
 
 
 def flat_units(query: Query, evaluation: Evaluation) -> list[int] | None:
-    """Ranker-major."""
+    """Units of all rankers and measures, ranker-major."""
     units = evaluation.units
     if units is None:
         return None
@@ -296,5 +296,5 @@ def expected_settled(query: Query) -> dict[str, Any]:
 
 
 def counted(tally: Tally) -> Tally:
-    """The entries that the contract defines, without zeros."""
+    """The entries defined by the contract, without zeros."""
     return {path: count for path, count in tally.items() if count and path[0] in EXACT_SECTIONS}

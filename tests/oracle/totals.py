@@ -1,4 +1,4 @@
-"""`totals.json` by the oracle, over any number of tasks."""
+"""`totals.json` of the oracle for any number of tasks."""
 
 import gzip
 from collections.abc import Iterable, Mapping
@@ -85,7 +85,7 @@ def totals_of_records(
 
 
 def totals_of_tasks(tasks: Iterable[Task], settings: Settings) -> dict[str, Any]:
-    """Tallies add, key by key."""
+    """The structure of `totals.json` from the sum of the tallies of tasks."""
     tally: Tally = {}
     for task in tasks:
         for path, count in task.tally().items():
@@ -106,7 +106,7 @@ def totals_of_tasks(tasks: Iterable[Task], settings: Settings) -> dict[str, Any]
 
 
 def level_rows(tally: Tally, settings: Settings) -> list[dict[str, Any]]:
-    """One row per kind, labels and spelling asked with a query."""
+    """One row for each kind, labels and configured spelling with at least one query."""
     spellings = settings.segment_measures or settings.spellings
     found = []
     for path in sorted({path[:-2] for path in tally if path[0].startswith("segment_")}):
@@ -119,12 +119,12 @@ def level_rows(tally: Tally, settings: Settings) -> list[dict[str, Any]]:
 
 
 def members(tally: Tally, section: str) -> dict[str, int]:
-    """The counts under one heading."""
+    """The counts of a section by name."""
     return {path[1]: count for path, count in sorted(tally.items()) if path[0] == section}
 
 
 def rows(tally: Tally, settings: Settings) -> list[dict[str, Any]]:
-    """One row per kind, model, variant, ranker and spelling asked, those of 0 queries too."""
+    """One row for each kind, model, variant, ranker and configured spelling, even if empty."""
     found = sorted(
         {path[:4] for path in tally if path[0] in ("running", "settled") and len(path) == 6}
     )
@@ -132,7 +132,7 @@ def rows(tally: Tally, settings: Settings) -> list[dict[str, Any]]:
 
 
 def row(tally: Tally, path: tuple[str, ...], spelling: str) -> dict[str, Any]:
-    """Means are the double nearest to the exact quotient."""
+    """A row; its mean is the double nearest to the exact quotient."""
     kind, model, variant, *level, ranker = path
     queries = tally[(*path, canonical(spelling), "queries")]
     sum_units = tally[(*path, canonical(spelling), "sum_units")]
@@ -150,9 +150,10 @@ def row(tally: Tally, path: tuple[str, ...], spelling: str) -> dict[str, Any]:
 
 
 def comparable(totals: Mapping[str, Any]) -> dict[str, Any]:
-    """*totals* without what the format leaves open: means, empty rows, order, other extras.
+    """*totals* without the parts that the format leaves open: means, empty rows, order, other
+    extras.
 
-    The seven reasons of malformed records count as one, since which wins is not promised.
+    The seven reasons of malformed records are merged, because their priority is not specified.
     """
     named = {"late", "orphan", "conflicting", "over_limit"}
     letters = {name: n for name, n in totals["dead_letters"].items() if n}
@@ -177,13 +178,13 @@ def comparable(totals: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def totals_of_files(directory: Path, settings: Settings, *, at_end: bool = True) -> dict[str, Any]:
-    """The same for a file source, all partitions, compressed or not."""
+    """The same for a file source with all its partitions, compressed or not."""
     tasks = {task: (rankings, judgments) for task, rankings, judgments in file_tasks(directory)}
     return totals_of_records(tasks, settings, at_end=at_end)
 
 
 def file_tasks(directory: Path) -> Iterable[tuple[int, list[Raw], list[Raw]]]:
-    """A missing file of a pair is an empty log."""
+    """Files by partition; a missing file of a pair is an empty log."""
     by_task: dict[int, dict[str, list[Raw]]] = {}
     for path in sorted(directory.glob("*.ndjson*")):
         log, _, task = path.name.split(".")[0].partition("-")
@@ -194,7 +195,7 @@ def file_tasks(directory: Path) -> Iterable[tuple[int, list[Raw], list[Raw]]]:
 
 
 def file_records(path: Path) -> list[Raw]:
-    """Lines end at newline alone; the line number is the offset; a final one adds no line."""
+    """Only a newline ends a line, a final one adds none, and the line number is the offset."""
     content = path.read_bytes()
     if path.suffix == ".gz":
         content = gzip.decompress(content)

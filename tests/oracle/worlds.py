@@ -1,7 +1,7 @@
-"""Small nasty worlds: two logs of one task in which every bound is nearly hit.
+"""Small hostile worlds: two logs of one task with times near every bound.
 
-`world(random)` makes one from any source of randomness, so a seed or Hypothesis can drive it.
-Values are real JSON bytes. `World.cut` gives prefixes.
+`world(random)` makes one from any source of randomness, such as a seed or Hypothesis. Values are
+real JSON bytes. `World.cut` returns prefixes.
 """
 
 import json
@@ -28,7 +28,7 @@ from tests.oracle.oracle import Settings, Task, judge
 LAST_MOMENT_MS = 2**63 - 1
 NO_SKEW_LIMIT = 2**64
 
-# The fullwidth tilde and the emoji stand in another order in UTF-16 than in UTF-8.
+# The fullwidth tilde and the emoji have another order in UTF-16 than in UTF-8.
 CANDIDATES = ("a", "b", "aa", "é", "～", "😀", "tool/1", "a\0")
 SCORES: tuple[float, ...] = (1, 1.0, 0, -0.0, 0.5, 2.5, -3, 1e300, 2**53 + 1, 1e-320)
 GRADES: tuple[float | None, ...] = (
@@ -56,7 +56,7 @@ MALFORMED: dict[Log, dict[bytes, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Two logs and the settings that give them meaning."""
+    """Two logs, and the settings with which they are evaluated."""
 
     settings: Settings
     rankings: tuple[Raw, ...]
@@ -64,7 +64,7 @@ class World:
     max_future_skew_ms: int = NO_SKEW_LIMIT
 
     def cut(self, n_rankings: int, n_judgments: int) -> "World":
-        """The world after so many records of both logs."""
+        """The world with prefixes of both logs."""
         return replace(
             self, rankings=self.rankings[:n_rankings], judgments=self.judgments[:n_judgments]
         )
@@ -82,18 +82,18 @@ class World:
         return read_judgments(self.judgments, self.refuses_judgment)
 
     def judge(self, *, at_end: bool = False) -> Task:
-        """What the oracle says of it."""
+        """The oracle's task for the world."""
         return judge(*records_of(self), self.settings, at_end=at_end)
 
 
 @lru_cache(maxsize=8)
 def records_of(world: World) -> tuple[list[RankingsRecord], list[JudgmentsRecord]]:
-    """Both logs as plain values, read once for all that is done with a world; not to be changed."""
+    """Both logs as plain values, cached for all uses of a world; do not change them."""
     return world.read_rankings(), world.read_judgments()
 
 
 def refuses(log: Log, raw: Raw, max_future_skew_ms: int) -> str | None:
-    """Why a record of a generated world is malformed, or None."""
+    """The reason why a record of a generated world is malformed, or None."""
     value = raw.value or b""
     if value in MALFORMED[log]:
         return MALFORMED[log][value]
@@ -109,7 +109,7 @@ def refuses(log: Log, raw: Raw, max_future_skew_ms: int) -> str | None:
 
 
 def settings(random: Random) -> Settings:
-    """Short durations, any of them zero where zero is allowed, rarely one beyond all integers."""
+    """Settings with short durations, some zero if allowed, rarely one beyond all integers."""
     retention_ms = random.choice((1, 2, random.randint(3, 50), random.randint(10, 50)))
     made = Settings(
         retention_ms=retention_ms,
@@ -135,7 +135,7 @@ def settings(random: Random) -> Settings:
 
 
 def with_limits(made: Settings, random: Random) -> Settings:
-    """The same, often with limits so small that judgments are over them."""
+    """The same settings, often with limits so small that judgments exceed them."""
     return replace(
         made,
         max_applied=random.choice((1_000, 1_000, 1_000, 3)),
@@ -144,12 +144,12 @@ def with_limits(made: Settings, random: Random) -> Settings:
 
 
 Named = tuple[tuple[str, str], int]
-"""A key and a time at which it is named."""
+"""A key and the time of a record with it."""
 
 
 @dataclass(slots=True)
 class Maker:
-    """Draws the records of one world; moments cluster around the bounds of its settings."""
+    """Draws the records of a world; times cluster around the bounds of its settings."""
 
     random: Random
     settings: Settings
@@ -157,15 +157,15 @@ class Maker:
     max_future_skew_ms: int
     candidates: Sequence[str] = CANDIDATES
     n_candidates: Sequence[int] = (0, 1, 2, 3, 5)
-    far_share: float = 0.08  # of the records, far out of order: all others are open to their clock
+    far_share: float = 0.08  # share of records far out of order
 
     def moment(self, *moments_ms: int) -> int:
-        """One of these times, or a millisecond beside it; always a valid timestamp."""
+        """One of these times, give or take a millisecond; always a valid timestamp."""
         ms = self.random.choice(moments_ms) + self.random.choice((-1, 0, 0, 0, 1))
         return min(max(ms, 0), LAST_MOMENT_MS)
 
     def lifetimes(self, starts: Sequence[Named]) -> list[Named]:
-        """Keys with the times at which they are named: again within their time, or after it."""
+        """Keys with the times of their records: some are repeated while reserved, some later."""
         s = self.settings
         named = []
         for key, start_ms in starts:
@@ -198,7 +198,7 @@ class Maker:
         )
 
     def heartbeat_time(self, ranking_ms: int) -> int:
-        """Where a timer passes: the watermark is the smaller clock less the out-of-orderness."""
+        """A time near the deadline of a timer, for the smaller of both clocks."""
         s = self.settings
         beyond_ms = ranking_ms + s.out_of_orderness_ms
         start_ms = ranking_ms // s.window_ms * s.window_ms
@@ -213,13 +213,13 @@ class Maker:
         )
 
     def text(self, message: dict[str, Any]) -> bytes:
-        """One of the spellings of a JSON object."""
+        """A JSON object in one of its spellings."""
         separators = self.random.choice(((",", ":"), (", ", ": ")))
         ascii_only = self.random.random() < 0.3
         return json.dumps(message, ensure_ascii=ascii_only, separators=separators).encode()
 
     def stamped(self, message: dict[str, Any], at_ms: int) -> Raw:
-        """With `timestamp_ms`, or with the record's timestamp alone; offsets come later."""
+        """A record with `timestamp_ms`, or with only its own timestamp; offsets are added later."""
         if self.random.random() < 0.75:
             message["timestamp_ms"] = at_ms
             skew_ms = self.random.choice((0, 0, 0, 3, -2))
@@ -269,7 +269,7 @@ class Maker:
         return self.stamped(message, at_ms)
 
     def subtopics(self) -> dict[str, list[str] | None]:
-        """Of some candidates, ranked or not."""
+        """Subtopics of some candidates, ranked or not."""
         names = self.random.sample(self.candidates[:8], self.random.choice((1, 3, 5)))
         return {
             name: self.random.choice((None, [], self.random.choices(SUBTOPICS, k=3)))
@@ -287,7 +287,7 @@ class Maker:
             "node_id": key[1],
             "grades": {name: self.grade() for name in names},
         }
-        if self.random.random() < 0.15:  # takes back whatever was said before
+        if self.random.random() < 0.15:  # withdraws all earlier grades
             message["grades"] = {
                 name: self.random.choice((None, None, None, -1)) for name in self.candidates
             }
@@ -301,7 +301,7 @@ class Maker:
         return self.random.choice((*GRADES, fractional, round(fractional, 1)))
 
     def optional(self, choices: dict[str, tuple[str, ...]]) -> dict[str, str | None]:
-        """Members that may be there, missing, or null."""
+        """Members that are present, missing, or null."""
         message: dict[str, str | None] = {}
         for name, values in choices.items():
             if self.random.random() < 0.6:
@@ -309,10 +309,10 @@ class Maker:
         return message
 
     def log(self, log: Log, messages: list[tuple[int, Raw]], near_ms: list[int]) -> tuple[Raw, ...]:
-        """*messages* (where, record) with repeats, heartbeats and malformed ones, in some order."""
+        """*messages* (time, record) with duplicates, heartbeats and malformed records, shuffled."""
         placed = list(messages)
         for at_ms, raw in messages:
-            if self.random.random() < 0.25:  # the same bytes again, soon or much later
+            if self.random.random() < 0.25:  # a duplicate, soon or much later
                 later_ms = max(
                     at_ms, self.random.choice((0, at_ms + 3, self.random.choice(near_ms)))
                 )
@@ -328,7 +328,8 @@ class Maker:
         return self.numbered(placed)
 
     def numbered(self, placed: list[tuple[int, Raw]]) -> tuple[Raw, ...]:
-        """Mostly in order; out of order by about the bound, rarely by far; offsets have gaps."""
+        """Mostly in order; the others are out of order by about the bound, rarely by far; with
+        gaps."""
         late_ms = self.settings.out_of_orderness_ms
 
         def place(at_ms: int) -> int:
@@ -340,7 +341,7 @@ class Maker:
         offset = self.random.choice((0, 0, 5, 2**40))
         numbered = []
         for raw in ordered:
-            record_ms = -1 if self.random.random() < 0.02 else raw.timestamp_ms  # has none
+            record_ms = -1 if self.random.random() < 0.02 else raw.timestamp_ms  # no timestamp
             numbered.append(replace(raw, offset=offset, timestamp_ms=record_ms))
             offset += self.random.choice((1, 1, 1, 2, 5))
         return tuple(numbered)
@@ -351,7 +352,7 @@ def first(pair: tuple[int, Raw]) -> int:
 
 
 def world(random: Random) -> World:
-    """One small nasty world."""
+    """A small hostile world."""
     base_ms = random.choice((0, 1_000, 1_000, 1_763_690_000_000, 2**53, LAST_MOMENT_MS - 400))
     skew_ms = random.choice((NO_SKEW_LIMIT, NO_SKEW_LIMIT, NO_SKEW_LIMIT, 4))
     maker = Maker(random, with_limits(settings(random), random), base_ms, skew_ms)
@@ -361,7 +362,7 @@ def world(random: Random) -> World:
 
 
 def crowd(random: Random, n_queries: int = 300) -> World:
-    """A world of many queries in motion, some of them long, so that batches are full."""
+    """A world of many concurrent queries, some of them long, so that batches are full."""
     made = replace(
         settings(random),
         retention_ms=random.randint(50, 2_000),
@@ -379,7 +380,7 @@ def crowd(random: Random, n_queries: int = 300) -> World:
 
 
 def populated(maker: Maker, starts: Sequence[Named], n_judgments: int) -> World:
-    """Rankings of these keys, judgments of these rankings, and all that comes between."""
+    """A world with rankings of these keys, judgments of these rankings, and other records."""
     random = maker.random
     lifetimes = maker.lifetimes(starts)
     near_ms = [at_ms for _, at_ms in lifetimes]

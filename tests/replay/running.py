@@ -1,4 +1,4 @@
-"""A replay of files in one call, and what it left."""
+"""A replay of files in one call, and its results."""
 
 import json
 from dataclasses import replace
@@ -44,7 +44,7 @@ def meaning(*, at_end="settle", weights=None, skips=None, **changes):
 
 
 async def replayed(directory, out, **options):
-    """What the replay left."""
+    """The results of the replay."""
     await run(directory, out, **options)
     return contents(out)
 
@@ -63,7 +63,7 @@ async def run(directory, out, *, force=False, memory_bytes=64 << 20, settings=No
 
 
 def contents(out):
-    """The bytes of every file, hidden ones too."""
+    """The bytes of every file, including hidden files."""
     return {path.name: path.read_bytes() for path in Path(out).iterdir()}
 
 

@@ -1,4 +1,4 @@
-"""The files of this tree, as the tidy tests look at them."""
+"""The files of the repository for the tidy tests."""
 
 import ast
 import re
@@ -14,12 +14,12 @@ NOT_OURS = {".git", ".venv", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ru
 
 @cache
 def files() -> list[Path]:
-    """Every file that is or would be tracked."""
+    """Every file that is tracked, or new and not ignored."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode == 0:
         found = [ROOT / name for name in listed.stdout.split("\0") if name]
-    else:  # an unpacked archive has no git
+    else:  # an unpacked archive is no git repository
         found = [path for path in ROOT.rglob("*") if not NOT_OURS & set(path.parts)]
     return sorted(path for path in found if path.is_file() and path.suffix != ".pyc")
 
@@ -43,12 +43,12 @@ def parsed(module: Path) -> ast.Module:
 
 @cache
 def functions(module: Path) -> list[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
-    """Every function of a module with its dotted name, methods and inner ones included."""
+    """Every function of a module with its dotted name, including methods and inner functions."""
 
     def walk(node: ast.AST, prefix: str) -> Iterator:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr):
-                continue  # holds no function
+                continue  # contains no function
             if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
                 yield f"{prefix}{child.name}", child
             if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

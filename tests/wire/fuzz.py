@@ -1,7 +1,7 @@
-"""libFuzzer on the compiled part, with sanitizers: `python -m tests.wire.fuzz --seconds 60`.
+"""Fuzzes the compiled part with libFuzzer and sanitizers: `python -m tests.wire.fuzz --seconds 60`.
 
 Needs clang with its runtime (`apt-get install clang libclang-rt-14-dev`). The corpus is
-`fuzz_corpus.zip`; `--keep` adds what has reached more of the code. An input that fails is left in
+`fuzz_corpus.zip`; `--keep` adds inputs that reached more of the code. A failing input remains in
 the working directory, as `crash-...`.
 """
 
@@ -30,7 +30,7 @@ def seed(kind: int, flags: int, parts: Iterable[bytes]) -> bytes:
 
 
 def build(folder: Path, *how: str) -> tuple[Path, dict[str, str]]:
-    """The program, and its environment."""
+    """Builds the program; returns it and its environment."""
     powers, program = folder / "powers", folder / "fuzz"
     powers.write_bytes(library.powers_of_five.tobytes())
     subprocess.run([*how, *FLAGS, "-o", program, TARGET], check=True)
@@ -45,7 +45,7 @@ def unpack(folder: Path) -> list[Path]:
 
 
 def keep(files: Iterable[Path]) -> None:
-    """Replaces the corpus; equal files give equal bytes."""
+    """Replaces the corpus; equal files result in equal bytes."""
     contents = sorted({path.read_bytes() for path in files})
     with zipfile.ZipFile(CORPUS, "w", zipfile.ZIP_DEFLATED) as corpus:
         for content in contents:

@@ -1,4 +1,4 @@
-"""Messages and batches for the tests of this folder, and what the models say of them."""
+"""Messages and batches for the tests of this folder, and their values by the models."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -22,11 +22,11 @@ from evaluator.wire.records import Records
 NOW_MS = 1_763_690_000_000
 SKEW_MS = 300_000
 SEGMENTS = ("locale", "gerät", "channel")
-"""Those of which levels are decoded."""
+"""Segments with decoded levels."""
 
 
 def ranking(**members: Any) -> dict[str, Any]:
-    """A plain ranking of two candidates; members given replace its own, `...` removes one."""
+    """A plain ranking of two candidates; arguments replace its members, and `...` removes one."""
     plain: dict[str, Any] = {
         "schema_version": 1,
         "trace_id": "t-81",
@@ -42,7 +42,7 @@ def ranking(**members: Any) -> dict[str, Any]:
 
 
 def judgment(**members: Any) -> dict[str, Any]:
-    """A plain judgment; members given replace its own, `...` removes one."""
+    """A plain judgment; arguments replace its members, and `...` removes one."""
     plain: dict[str, Any] = {
         "schema_version": 1,
         "trace_id": "t-81",
@@ -62,7 +62,7 @@ def started_rows(
     *,
     ties: bool = False,
 ) -> StartedRows:
-    """Some rankings of a batch, all by default, as queries that have started."""
+    """Some or all rankings of a batch as started queries."""
     records = np.arange(len(rankings)) if rows is None else np.array(rows, np.int64)
     codes, strata = Interner().of_column(rankings.candidate_ids), Strata()
     numbers = strata.of(rankings)
@@ -108,7 +108,7 @@ def records(
 
 
 def texts_of(*values: bytes | None) -> MessageTexts:
-    """The values as the compiled decoder reads them."""
+    """The values as read by the compiled decoder."""
     return MessageTexts(ByteStrings.of(values))
 
 
@@ -122,7 +122,7 @@ def judgments_of(*values: dict[str, Any] | bytes | None, **how: Any) -> Judgment
 
 
 def refusal(columns: RankingColumns | JudgmentColumns) -> tuple[str, str]:
-    """Reason and detail of the one record, which is malformed and nothing else."""
+    """Reason and detail of the only record, which must be malformed."""
     assert (len(columns), len(columns.heartbeat_offsets)) == (0, 0)
     (letter,) = columns.malformed
     return letter.reason, letter.detail
@@ -155,7 +155,7 @@ def ranking_by_the_models(value: bytes) -> Row | str:
         message.query or "",
         rankers,
         ids,
-        [repr(score) for score in scores],  # tells -0.0 from 0.0
+        [repr(score) for score in scores],  # distinguishes -0.0 from 0.0
         message.ranks,
         message.subtopics or None,
         message.all_published_ms(),
@@ -198,7 +198,7 @@ BY_THE_MODELS: dict[Log, Callable[[bytes], Row | str]] = {
 
 
 def ranking_rows_of(columns: RankingColumns) -> dict[int, Row]:
-    """The rows of columns by offset, in the words of `ranking_by_the_models`."""
+    """The rows of columns by offset, in the form of `ranking_by_the_models`."""
     rows: dict[int, Row] = {}
     id_start = score_start = 0
     for b, offset in enumerate(columns.offsets.tolist()):
@@ -232,7 +232,7 @@ def ranking_rows_of(columns: RankingColumns) -> dict[int, Row]:
 
 
 def judgment_rows_of(columns: JudgmentColumns) -> dict[int, Row]:
-    """The rows of columns by offset, in the words of `judgment_by_the_models`."""
+    """The rows of columns by offset, in the form of `judgment_by_the_models`."""
     return {
         offset: (
             columns.trace_ids[b],

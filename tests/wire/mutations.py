@@ -1,4 +1,4 @@
-"""Messages gone wrong, or nearly: seeded mutations of valid ones."""
+"""Invalid and nearly invalid messages: seeded mutations of valid messages."""
 
 import copy
 import json
@@ -87,7 +87,7 @@ def _add_whitespace(value: bytes, rng: random.Random) -> bytes:
 
 
 def _escape(value: bytes, rng: random.Random) -> bytes:
-    """Writes one character of a string as an escape: the same JSON, mostly."""
+    """Writes one character of a string as an escape: mostly the same JSON."""
     strings = [token for token in _TOKEN.finditer(value) if len(token[0]) > 2 and token[0][0] == 34]
     if not strings:
         return value
@@ -122,12 +122,12 @@ def _edit_tree(value: bytes, rng: random.Random) -> bytes:
             ensure_ascii=rng.random() < 0.5,
             separators=rng.choice([(",", ":"), (", ", ": "), (" ,\n", "\t: ")]),
         ).encode("utf-8", "surrogatepass")
-    except (ValueError, RecursionError):  # of an integer too long to print, of a deep tree
+    except (ValueError, RecursionError):  # for an integer too long to print, or a deep tree
         return value
 
 
 def _edited(tree: Any, rng: random.Random) -> Any:
-    """The tree with one node replaced, removed, doubled, wrapped, renamed or added."""
+    """The tree with one node replaced, removed, duplicated, wrapped, renamed or added."""
     if isinstance(tree, (dict, list)) and tree and rng.random() < 0.75:
         key = rng.choice(list(tree)) if isinstance(tree, dict) else rng.randrange(len(tree))
         edit = rng.randrange(8)

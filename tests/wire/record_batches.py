@@ -1,4 +1,4 @@
-"""Record batches as producers make them, and what can be done to them."""
+"""Record batches as producers write them, and changes to them."""
 
 import random
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ TIMESTAMP_MS = 1_763_690_000_000
 
 
 class Row(NamedTuple):
-    """A record; `delta` is its offset after that of its batch."""
+    """A record; `delta` is its offset relative to its batch."""
 
     delta: int
     key: bytes | None
@@ -48,20 +48,20 @@ def batch(
 
 
 def with_crc(data: bytearray) -> bytes:
-    """The batch with the checksum that it should have."""
+    """The batch with its correct checksum."""
     data[17:21] = calc_crc32c(bytes(data[21:])).to_bytes(4, "big")
     return bytes(data)
 
 
 def marker(offset: int, producer_id: int, *, commits: bool) -> bytes:
-    """The end of a transaction."""
+    """A batch with the marker of the end of a transaction."""
     row = Row(0, b"\0\0" + bytes([0, commits]), b"\0" * 6)
     how = {"producer_id": producer_id, "is_transactional": True, "is_control": True}
     return batch(offset, [row], **how)
 
 
 def legacy(magic: int, first_offset: int, values: Sequence[bytes | None], codec: int = 0) -> bytes:
-    """Records of an older format."""
+    """Records in an older format."""
     builder = LegacyRecordBatchBuilder(magic, codec, 1 << 30)
     for at, value in enumerate(values):
         builder.append(first_offset + at, TIMESTAMP_MS, b"k", value)
@@ -69,7 +69,7 @@ def legacy(magic: int, first_offset: int, values: Sequence[bytes | None], codec:
 
 
 def random_rows(rng: random.Random, n: int) -> list[Row]:
-    """Rows of all kinds, some compacted away."""
+    """Rows of all kinds, some removed by compaction."""
     rows, delta = [], rng.choice([0, 0, 0, 3])
     for _ in range(n):
         rows.append(
@@ -86,7 +86,7 @@ def random_rows(rng: random.Random, n: int) -> list[Row]:
 
 
 def mutant(data: bytes, rng: random.Random) -> bytes:
-    """A few bytes changed, removed or added; mostly with the checksum that fits."""
+    """The bytes with a few of them changed, removed or added; mostly with a correct checksum."""
     changed = bytearray(data)
     for _ in range(rng.choice([1, 1, 2, 5])):
         at = rng.choice([rng.randrange(len(changed)), rng.randrange(min(80, len(changed)))])

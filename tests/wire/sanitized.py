@@ -1,4 +1,4 @@
-"""Programs of the compiled part with the sanitizers of addresses and undefined behaviour."""
+"""Programs of the compiled part with sanitizers for addresses and undefined behaviour."""
 
 import subprocess
 from pathlib import Path
@@ -11,14 +11,14 @@ _FLAGS: Final = (
 
 
 def built(source: Path, folder: Path) -> Path:
-    """The program of a file in C."""
+    """Builds the program of a C file."""
     program = folder / "harness"
     subprocess.run(["cc", *_FLAGS, "-o", program, source], check=True)
     return program
 
 
 def printed(program: Path, sent: bytes) -> bytes:
-    """What the program prints for this input; a sanitizer that finds something fails the test."""
+    """The output of the program for this input; a finding of a sanitizer fails the test."""
     done = subprocess.run([program], input=sent, capture_output=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout

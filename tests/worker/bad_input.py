@@ -1,4 +1,4 @@
-"""Records that are no messages, by what is wrong with them, and odd ones that are accepted."""
+"""Malformed records by defect, and unusual records that are accepted."""
 
 import json
 from typing import Any
@@ -10,7 +10,7 @@ DEEP = 70
 
 
 def ranking(**members: Any) -> bytes:
-    """A ranking of two candidates; members given replace its own, `...` removes one."""
+    """A ranking of two candidates; arguments replace its members, and `...` removes one."""
     return _text(
         {
             "schema_version": 1,
@@ -88,7 +88,7 @@ MALFORMED: list[tuple[str, Log, bytes, set[str]]] = [
     ("Confluent framing", "rankings", b"\x00\x00\x00\x00\x2a" + ranking(), {"decode"}),
     ("Confluent framing, judged", "judgments", b"\x00\x00\x00\x01\x00" + judgment(), {"decode"}),
 ]  # fmt: skip
-"""What is wrong, where, the value, and which reasons may be given."""
+"""Rows: (defect, log, value, possible reasons)."""
 
 ACCEPTED: list[tuple[str, Log, bytes | None, bytes | None]] = [
     ("unknown members", "rankings", b"k", ranking(node_id="1", extra={"a": [1]}, other=None)),
@@ -102,4 +102,4 @@ ACCEPTED: list[tuple[str, Log, bytes | None, bytes | None]] = [
     ("a heartbeat", "rankings", None, None),
     ("a heartbeat with a key", "judgments", b"k", None),
 ]
-"""What is odd, where, key and value."""
+"""Rows: (peculiarity, log, key, value)."""

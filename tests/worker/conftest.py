@@ -1,4 +1,4 @@
-"""What tests of workers share."""
+"""Fixtures of the tests of workers."""
 
 import pytest
 
@@ -14,6 +14,6 @@ def _nobody_waits_long(monkeypatch):
 
 @pytest.fixture
 def stored(monkeypatch):
-    """A task with a store, each of its queries in a run of its own."""
+    """A task with a store, with each query in a run of its own."""
     monkeypatch.setattr(Timers, "RUN", 1)
     return Stored()

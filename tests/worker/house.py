@@ -1,4 +1,4 @@
-"""A worker in this process, over the broker in memory: nothing between a test and its loop."""
+"""A worker in this process, on the broker in memory: a test controls its loop directly."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ GROUP = "group"
 
 @dataclass
 class House:
-    """A broker, its inputs, and the workers on it."""
+    """A broker with its inputs, and workers on it."""
 
     n_tasks: int = 2
     settings: Settings = SETTINGS
@@ -75,8 +75,8 @@ class House:
     ) -> Worker:
         """A worker, without a disk unless *states* are given.
 
-        `measures`, `memory_tier_bytes` and the numbers of the loop may be given; with
-        `snapshot_url` *states* are on a disk.
+        *settings* are `measures`, `memory_tier_bytes` and the numbers of the loop; `snapshot_url`
+        needs *states* on a disk.
         """
         max_bytes = settings.pop("memory_tier_bytes", 1 << 40)
         measures = MeasureSet.parse(settings.pop("measures", self.settings.measures))
@@ -144,7 +144,7 @@ class House:
 
     @contextlib.asynccontextmanager
     async def working(self, worker: Worker, **how: Any) -> AsyncIterator[Worker]:
-        """The worker runs; at the end it is stopped in order."""
+        """Runs the worker, and stops it at the end."""
         running = asyncio.create_task(worker.run(**how))
         try:
             yield worker
@@ -153,7 +153,7 @@ class House:
             await running
 
     async def until_end(self, **settings: Any) -> Worker:
-        """A worker's whole run until the end of what is there."""
+        """Runs a worker until the end of the logs."""
         worker = self.worker(**settings)
         await finished(worker.run(until_end=True))
         return worker
@@ -183,7 +183,7 @@ class House:
 
 
 class StalledSink(MemorySink):
-    """Takes everything; acknowledges nothing until `flows` is set."""
+    """Accepts every record, and acknowledges none until `flows` is set."""
 
     def __init__(self, broker: FaultyBroker) -> None:
         super().__init__(broker)
@@ -202,7 +202,7 @@ class StalledSink(MemorySink):
 
 
 class TurningSource(MemorySource):
-    """Counts the turns of the loop that reads with it."""
+    """Counts the rounds of the worker's loop."""
 
     def __init__(self, broker: FaultyBroker) -> None:
         super().__init__(broker, group_id=GROUP)
@@ -217,13 +217,13 @@ class TurningSource(MemorySource):
         return await super().poll(partitions, **how)
 
     async def turned(self, times: int = 10) -> None:
-        """Until the loop has gone round so often more: what it does not do by then it leaves."""
+        """Waits for more rounds of the loop, after which any pending action would be done."""
         enough = self.n_turns + times
         await eventually(lambda: self.n_turns >= enough)
 
 
 def positions(*workers: Worker) -> dict[tuple[Log, int], int]:
-    """Next offsets as of the last commit of each."""
+    """Next offsets as of the last commit of each worker."""
     return {
         (log, view.task): view.positions[log]
         for worker in workers
@@ -233,7 +233,7 @@ def positions(*workers: Worker) -> dict[tuple[Log, int], int]:
 
 
 def totals(settings: Settings, *workers: Worker) -> dict[str, Any]:
-    """What the snapshots of workers that share the tasks say together, like `comparable`."""
+    """The merged totals of workers that share the tasks, in the form of `comparable`."""
     tally: Tally = {}
     seen: list[int] = []
     for worker in workers:
@@ -251,5 +251,5 @@ def counted(snapshot: Snapshot, log: Log) -> int:
 
 
 def offsets_of(commits: Mapping[Partition, Committed]) -> dict[Partition, int]:
-    """What is committed, without what is said beside it."""
+    """The committed offsets, without their metadata."""
     return {partition: mark.offset for partition, mark in commits.items()}

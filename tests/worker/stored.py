@@ -1,4 +1,4 @@
-"""A task with a store: queries leave memory at every commit, and come back when named."""
+"""A task with a store: queries are evicted at every commit, and loaded when needed."""
 
 import json
 
@@ -21,7 +21,7 @@ SETTINGS = Settings(
 
 
 class Stored:
-    """A task of which nothing stays in memory."""
+    """A task that keeps no query in memory."""
 
     def __init__(self):
         self.store = MemoryStateStore()
@@ -48,7 +48,7 @@ class Stored:
         self.state.commit(self.engine)
 
     def restart(self):
-        """A warm start: everything is disk_tier."""
+        """A warm start: every query is in the disk tier."""
         self.state = TaskState(self.store, task=0)
         self.engine = new_engine(SETTINGS, disk_tier=self.state, max_bytes=0)
         self.engine.load(self.state.load())

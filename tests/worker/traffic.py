@@ -1,4 +1,4 @@
-"""Nasty traffic for whole workers: many queries in motion, in the partitions of both inputs."""
+"""Hostile traffic for whole workers: many concurrent queries in the partitions of both inputs."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -11,7 +11,7 @@ from tests.oracle.worlds import CANDIDATES, NO_SKEW_LIMIT, Maker, populated
 from tests.repeats import sized
 
 LONG_AGO_MS = 1_000_000_000_000
-"""So far behind every wall clock that no heartbeat is appended."""
+"""A time so far behind every wall clock that no heartbeat is appended."""
 
 N_QUERIES = sized(100, quick=30)
 
@@ -28,13 +28,13 @@ SETTINGS = Settings(
 
 @dataclass(frozen=True)
 class Traffic:
-    """Records of one task, to be appended in this order; their offsets mean nothing."""
+    """Records of one task in the order in which they are appended; their offsets are not used."""
 
     rankings: tuple[Raw, ...]
     judgments: tuple[Raw, ...]
 
     def part(self, begin: float, end: float) -> "Traffic":
-        """From one share of both logs to another, 0 to 1."""
+        """The records between two fractions of both logs, 0 to 1."""
         return Traffic(*(
             log[int(begin * len(log)) : int(end * len(log))]
             for log in (self.rankings, self.judgments)
@@ -52,7 +52,7 @@ def traffic(
     settings: Settings = SETTINGS,
     start_ms: int = LONG_AGO_MS,
 ) -> Traffic:
-    """Queries one second apart, with duplicates, corrections, late, malformed and early ones."""
+    """Queries one second apart, with duplicate, correcting, late, malformed and early records."""
     random = Random(seed)
     sizes = (0, 1, 2, 3, 5, 5, 5, 20)
     maker = Maker(random, settings, start_ms, NO_SKEW_LIMIT, CANDIDATES, sizes, 0.01)

@@ -1,4 +1,4 @@
-"""What a worker must have said of its inputs, by the oracle, and whether it did."""
+"""The expected outputs of a worker by the oracle, and checks of the actual ones."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ from tests.oracle.rules import Evaluation
 from tests.oracle.totals import comparable, judge_raws, totals_of_tasks
 
 Inputs = Mapping[int, tuple[Sequence[Raw], Sequence[Raw]]]
-"""By task: all records of `rankings` and of `judgments`."""
+"""All records of `rankings` and of `judgments` by task."""
 Outputs = Mapping[tuple[Output, int], Sequence[OutputRecord]]
 Row = dict[str, Any]
 MALFORMED = {"oversize", "decode", "schema", "version", "limit", "non_finite", "future"}
@@ -23,13 +23,13 @@ MALFORMED = {"oversize", "decode", "schema", "version", "limit", "non_finite", "
 
 @lru_cache(maxsize=16)
 def judged(rankings: tuple[Raw, ...], judgments: tuple[Raw, ...], settings: Settings) -> Task:
-    """Judged once, however many workers read it: a crash at every boundary asks each time."""
+    """The oracle's task, cached: tests with a crash at every boundary need it many times."""
     return judge_raws((rankings, judgments), settings)
 
 
 @dataclass
 class Truth:
-    """The oracle's answers to whole inputs."""
+    """The oracle's results for whole inputs."""
 
     inputs: Inputs
     settings: Settings
@@ -44,11 +44,11 @@ class Truth:
 
     @property
     def totals(self) -> Row:
-        """As `comparable` leaves them."""
+        """Totals in the form of `comparable`."""
         return comparable(totals_of_tasks(self.tasks.values(), self.settings))
 
     def totals_of(self, tasks: Iterable[int]) -> Row:
-        """Of some of the tasks."""
+        """Totals of some of the tasks."""
         return comparable(totals_of_tasks([self.tasks[each] for each in tasks], self.settings))
 
     # Evaluations
@@ -86,9 +86,10 @@ class Truth:
         }
 
     def check_evaluations(self, records: Outputs, *, whole: bool = True) -> int:
-        """Every revision said is right and has one spelling; the last one of each was said.
+        """Checks that every emitted revision is correct and has one spelling, and that the last was
+        emitted.
 
-        Not *whole*, here and below: what is said is right, but need not be all.
+        Without *whole*, here and below: outputs must be correct, but may be incomplete.
         """
         said = 0
         for number, task in self.tasks.items():
@@ -115,7 +116,7 @@ class Truth:
     # Settled
 
     def check_settled(self, records: Outputs, *, whole: bool = True) -> int:
-        """The sequence of each task as a reader sees it that takes n = last + 1."""
+        """Checks the sequence of each task for a reader that takes n = last + 1."""
         for number, task in self.tasks.items():
             lane = records.get(("settled", number), ())
             expected = [self.settled_row(number, n, query) for n, query in enumerate(task.settled)]
@@ -142,7 +143,7 @@ class Truth:
     # Windows
 
     def check_windows(self, records: Outputs, *, whole: bool = True) -> int:
-        """Final windows: all of them, each with one spelling."""
+        """Checks final windows: all of them, each with one spelling."""
         count = 0
         for number, task in self.tasks.items():
             said: dict[bytes | None, bytes] = {}
@@ -183,7 +184,7 @@ class Truth:
     # Dead letters
 
     def check_dead_letters(self, records: Outputs, *, once: bool, whole: bool = True) -> int:
-        """Original key and value, and headers that say where they stood."""
+        """Checks the original key and value, and the headers with their origin."""
         expected = set()
         for number, task in self.tasks.items():
             expected |= {(log, number, offset, kind(r)) for log, offset, r in task.dead_letters}
@@ -214,7 +215,7 @@ class Truth:
 
     @cached_property
     def _by_offset(self) -> dict[tuple[Log, int], dict[int, Raw]]:
-        """The records of each log of each task."""
+        """The records by log and task."""
         return {
             (log, number): {raw.offset: raw for raw in raws}
             for number, logs in self.inputs.items()
@@ -222,7 +223,7 @@ class Truth:
         }
 
     def check_outputs(self, records: Outputs, *, once: bool = True) -> None:
-        """All four outputs, each with something in it."""
+        """Checks all four outputs, none of which may be empty."""
         assert self.check_evaluations(records)
         assert self.check_settled(records)
         assert self.check_windows(records)
@@ -234,12 +235,12 @@ class Truth:
 
 
 def kind(reason: str) -> str:
-    """Which of the reasons of malformed records wins is not promised."""
+    """Merges the reasons of malformed records, because their priority is not specified."""
     return "malformed" if reason in MALFORMED else reason
 
 
 def taken_in_order(lane: Sequence[OutputRecord]) -> list[Row]:
-    """The records that a reader of `settled` takes: n = last + 1, smaller ones ignored."""
+    """The records that a reader of `settled` takes: n = last + 1; smaller ones are ignored."""
     taken: list[Row] = []
     values: list[OutputRecord] = []
     for record in lane:
@@ -256,7 +257,7 @@ def taken_in_order(lane: Sequence[OutputRecord]) -> list[Row]:
 
 
 def merged(documents: Iterable[Mapping[str, Any]]) -> Row:
-    """The `/totals` of several processes as one, like `comparable`."""
+    """The merged `/totals` of several processes, in the form of `comparable`."""
     one: Row | None = None
     for each in map(comparable, documents):
         one = each if one is None else _sum(one, each)
