@@ -152,7 +152,7 @@ def _read_numbers_or_file(raw: object) -> tuple[float, ...] | str:
 
 
 def _pairs(raw: object, parts_of: Callable[[str], Any]) -> dict[Any, Any]:
-    """What unique names have; *parts_of* divides the text of one. Raises ValueError."""
+    """Values by unique names; *parts_of* divides the text of a pair. Raises ValueError."""
     if isinstance(raw, str):
         texts = raw.split(",") if raw else []
         raw = dict(map(parts_of, texts))

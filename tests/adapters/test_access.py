@@ -1,4 +1,4 @@
-"""Who may ask over HTTP: the token and the certificate."""
+"""Access over HTTP: the token and the certificate."""
 
 import asyncio
 import base64

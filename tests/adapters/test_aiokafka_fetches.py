@@ -1,4 +1,4 @@
-"""Fetches as columns: the same records as aiokafka's own classes make of the same bytes."""
+"""Fetches as columns equal the records of aiokafka's own classes for the same bytes."""
 
 import gc
 import importlib

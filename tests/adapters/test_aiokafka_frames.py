@@ -1,4 +1,4 @@
-"""Answers read in place: the same as aiokafka reads them, wherever their chunks end."""
+"""Answers read in place equal those of aiokafka, for any boundaries of chunks."""
 
 import asyncio
 import contextlib

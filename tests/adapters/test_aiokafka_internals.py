@@ -1,4 +1,4 @@
-"""The parts of aiokafka's inside that are used: a version without one of them fails here."""
+"""The internals of aiokafka in use: a version without one of them fails here."""
 
 import ast
 import asyncio

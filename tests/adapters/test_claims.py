@@ -1,4 +1,4 @@
-"""How far the stores of a directory reach, across processes."""
+"""The progress of the stores of a directory, across processes."""
 
 from types import SimpleNamespace
 

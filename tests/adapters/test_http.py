@@ -1,4 +1,4 @@
-"""The HTTP surface, asked over a real socket."""
+"""The HTTP surface over a real socket."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""Addresses of brokers: one way to read them for every command, and no password on a screen."""
+"""Addresses of brokers: read in one way by every command, and never printed with a password."""
 
 import re
 import socket

@@ -1,4 +1,4 @@
-"""Tasks go to the members whose stores reach furthest, in fair shares."""
+"""Tasks are assigned to the members with the furthest stores, in fair shares."""
 
 import random
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Where the sink of a mapping writes, without a broker."""
+"""The partitions to which the sink of a mapping writes, without a broker."""
 
 import asyncio
 from collections import deque

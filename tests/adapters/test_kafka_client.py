@@ -1,4 +1,4 @@
-"""The end of a client: no connection stays open, and no caller waits for it."""
+"""The end of a client: every connection is closed, and no caller waits for it."""
 
 import asyncio
 import struct

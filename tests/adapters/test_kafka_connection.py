@@ -1,4 +1,4 @@
-"""Secrets of a connection to Kafka: read from files at every use, and never told."""
+"""Secrets of a connection to Kafka: read from files at every use, and never printed."""
 
 import asyncio
 import os

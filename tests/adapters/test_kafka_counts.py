@@ -1,4 +1,4 @@
-"""Partition counts that do not go together, as the brokers give them."""
+"""Partition counts of a broker that do not match."""
 
 import contextlib
 from types import SimpleNamespace

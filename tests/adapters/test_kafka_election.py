@@ -1,4 +1,4 @@
-"""Who is given the one partition that stands for the leadership."""
+"""The assignment of the one partition that represents the leadership."""
 
 import asyncio
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Calls of the leader that are cancelled at the moment of their end."""
+"""Calls of the leader that are cancelled at the moment of their completion."""
 
 import asyncio
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Members with names: the earlier of two with one name ends, and members can be removed."""
+"""Named members: the earlier of two with the same name stops, and members can be removed."""
 
 import contextlib
 from types import SimpleNamespace

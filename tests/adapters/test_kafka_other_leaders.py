@@ -1,4 +1,4 @@
-"""Leaders of other groups, before a leader is fenced: groups that assign, and too many groups."""
+"""Leaders of other groups, before a leader is fenced: groups with assignments, too many groups."""
 
 import contextlib
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""What is said and counted of the inputs: positions that are gone, and retention."""
+"""Logs and counts of the inputs: positions that no longer exist, and retention."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""Single records that are read by their offsets; some are damaged on the broker."""
+"""Single records read by their offsets; some are damaged on the broker."""
 
 from types import SimpleNamespace
 

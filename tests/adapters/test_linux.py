@@ -1,4 +1,4 @@
-"""What the machine has room for: limits of control groups, and the disk."""
+"""The resources of the machine: limits of control groups, and the disk."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the libraries log: one line for each event, of which repeats are counted."""
+"""The logs of libraries: one line for each event; repeats are counted."""
 
 import asyncio
 import json

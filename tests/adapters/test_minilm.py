@@ -1,4 +1,4 @@
-"""The sentence model: words, arithmetic, and the figures that are published for it."""
+"""The sentence model: words, arithmetic, and its published figures."""
 
 import json
 import math

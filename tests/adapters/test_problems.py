@@ -1,4 +1,4 @@
-"""What is wrong with a process: at the limits of the alerts, and of equal severity."""
+"""The problems of a process: at the limits of the alerts, and with equal severity."""
 
 from dataclasses import replace
 

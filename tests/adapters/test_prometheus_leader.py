@@ -1,4 +1,4 @@
-"""The series of the leader, as functions of what people see of it."""
+"""The series of the leader, as functions of its view."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Series by level: declared and large levels, the rest folded, and a budget."""
+"""Series by level: declared and large levels, the folded others, and a budget."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""Schemas of Protobuf as text are compiled by protoc within limits."""
+"""Protobuf schemas as text, which protoc compiles within limits."""
 
 from base64 import b64decode
 

@@ -1,4 +1,4 @@
-"""Stores on a disk that somebody or something has laid hands on."""
+"""Stores on a disk that were damaged or manipulated."""
 
 import contextlib
 import errno

@@ -1,4 +1,4 @@
-"""`/weights`, asked over a real socket."""
+"""`/weights` over a real socket."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""The client of docs/weights-client.md as it stands, against a real server."""
+"""The client of docs/weights-client.md as written, against a real server."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""`evaluator alarms`: the table of series, and what is sent to the leader."""
+"""`evaluator alarms`: the table of series, and the commands for the leader."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""`evaluator compare` as a user meets it: replays of files, what is printed, exit codes."""
+"""`evaluator compare` for a user: replays of files, output, exit codes."""
 
 import csv
 import io

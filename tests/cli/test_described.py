@@ -1,4 +1,4 @@
-"""`fit` and `replay --weights` where candidates are described: features are made on the way."""
+"""`fit` and `replay --weights` with described candidates, whose features are computed."""
 
 import json
 from random import Random

@@ -1,4 +1,4 @@
-"""`evaluator fit` with its defaults: the validation, the served order, and how good it is."""
+"""`evaluator fit` with its defaults: the validation, the served order, and its quality."""
 
 import json
 from random import Random

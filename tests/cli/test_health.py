@@ -1,4 +1,4 @@
-"""`evaluator health`: what a container's health check learns of the worker."""
+"""`evaluator health`: the health check of a container for the worker."""
 
 import asyncio
 import socket

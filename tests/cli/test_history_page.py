@@ -1,4 +1,4 @@
-"""docs/history.md as it stands: its commands, executed one after the other."""
+"""docs/history.md as written: its commands, executed one after the other."""
 
 import os
 import re

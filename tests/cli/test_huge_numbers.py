@@ -1,4 +1,4 @@
-"""Numbers beyond what a float, a timestamp or Python's reading of texts can hold."""
+"""Numbers beyond the range of floats, timestamps or the integer texts of Python."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Whether clicks may be learned from, by what a mapping says."""
+"""Whether clicks may be learned from, according to a mapping."""
 
 import pytest
 from structlog.testing import capture_logs

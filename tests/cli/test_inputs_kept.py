@@ -1,4 +1,4 @@
-"""No command writes to its own inputs, whatever it is told to replace."""
+"""No command writes to its own inputs, even with permission to replace files."""
 
 import os
 

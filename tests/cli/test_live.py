@@ -1,4 +1,4 @@
-"""`evaluator run`: what it refuses before it looks for a broker, and the worker that it wires."""
+"""`evaluator run`: its refusals before it connects to a broker, and its worker."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""scripts/make-venv.sh: which interpreter it takes, and how it refuses one."""
+"""scripts/make-venv.sh: the interpreter that it chooses, and its refusals."""
 
 import os
 import subprocess

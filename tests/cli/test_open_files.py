@@ -1,4 +1,4 @@
-"""`evaluator run` as a process with a limit of open files, and clients that want more of them."""
+"""`evaluator run` with a limit of open files, and clients that need more of them."""
 
 import contextlib
 import resource

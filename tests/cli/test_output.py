@@ -1,4 +1,4 @@
-"""What a command prints, and where it cannot be written."""
+"""The output of a command, and outputs that cannot be written."""
 
 import os
 import subprocess

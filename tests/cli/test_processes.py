@@ -1,4 +1,4 @@
-"""Replays in several processes: the files of one process, also if processes die."""
+"""Replays in several processes: the files of one process, even if processes die."""
 
 import multiprocessing
 import os

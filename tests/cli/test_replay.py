@@ -1,4 +1,4 @@
-"""`evaluator replay`: what it says once it is done, and what it refuses before it begins."""
+"""`evaluator replay`: its report, and its refusals before it begins."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""`--skip`: which offsets it names."""
+"""`--skip`: the offsets that it selects."""
 
 from types import SimpleNamespace
 

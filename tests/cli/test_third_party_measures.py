@@ -1,4 +1,4 @@
-"""Measures of another package, really installed: found by name, checked, and told of."""
+"""Measures of another package, really installed: found by name, checked, and reported."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`evaluator totals`: checkpoints of topics that were recreated are not mixed with others."""
+"""`evaluator totals`: checkpoints of recreated topics are not mixed with others."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""`feature_transforms` of `fit`, in its record, and in `replay --weights`."""
+"""`feature_transforms` in `fit`, in its record, and in `replay --weights`."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The tutorial: every command on the page is executed, and prints what stands below it."""
+"""The tutorial: every command on the page is executed, and prints the output below it."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""What alarms watch, from settings: each series once."""
+"""The series that alarms watch, from settings: each series once."""
 
 import pytest
 

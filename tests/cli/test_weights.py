@@ -1,4 +1,4 @@
-"""`weights`: commands that replace others, and a state that is deleted beside a leader."""
+"""`weights`: commands that replace others, and a state deleted while a leader runs."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""ir_measures, which asks other programs, gdeval and its own."""
+"""Comparison with ir_measures, which calls other programs, gdeval and its own code."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""JAX, which differentiates by itself: the losses written once more, in its terms, as formulas."""
+"""Comparison with JAX, which differentiates the losses from their formulas."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""LightGBM and scikit-learn on the same split of a seeded linear world, as in the benchmark."""
+"""Comparison with LightGBM and scikit-learn on the split of a seeded linear world."""
 
 import pytest
 

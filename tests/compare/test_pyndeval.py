@@ -1,4 +1,4 @@
-"""ndeval, by way of pyndeval: novelty and diversity."""
+"""Comparison with ndeval through pyndeval: novelty and diversity."""
 
 from random import Random
 

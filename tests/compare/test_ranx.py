@@ -1,4 +1,4 @@
-"""ranx. It leaves the order of tied candidates open, so there are none here."""
+"""Comparison with ranx, without ties, because ranx leaves their order open."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""scipy: the paired randomisation test, of which `permutation_type="samples"` is the same."""
+"""Comparison with scipy: the paired randomisation test with `permutation_type="samples"`."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""scikit-learn: it sees all judged candidates ranked, so there is none that was never ranked."""
+"""Comparison with scikit-learn, for which every judged candidate must be ranked."""
 
 from random import Random
 

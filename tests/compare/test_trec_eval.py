@@ -1,4 +1,4 @@
-"""trec_eval, by way of pytrec_eval and of ir_measures: the same order, the same values."""
+"""Comparison with trec_eval through pytrec_eval and ir_measures: equal orders and values."""
 
 import pytest
 import pytrec_eval

@@ -1,4 +1,4 @@
-"""Files of a replay as columns: nothing read twice, nothing guessed, every refusal in one line."""
+"""Files of a replay as columns: read once, without guesses, and errors of one line."""
 
 import gzip
 import json

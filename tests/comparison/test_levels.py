@@ -1,4 +1,4 @@
-"""Comparisons by level of a segment: which pairs, in which order, and when the mix misleads."""
+"""Comparisons by level of a segment: their pairs, their order, and misleading mixes."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""The report as a page: its numbers and plots; it is whole by itself, and texts cannot break it."""
+"""The report as a page: its numbers and plots; it is self-contained, and texts cannot break it."""
 
 import re
 from html.parser import HTMLParser

@@ -1,4 +1,4 @@
-"""Which queries are compared, which are missing, what is refused and what is warned of."""
+"""The queries that are compared, missing queries, refusals and warnings."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Where settings come from, and what is said when one cannot be used."""
+"""The sources of settings, and the errors of unusable settings."""
 
 import pytest
 from hypothesis import example, given

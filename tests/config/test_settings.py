@@ -1,4 +1,4 @@
-"""Settings: what stands in them, what contradicts, what is shown."""
+"""Settings: their content, contradictions, and display."""
 
 import dataclasses
 import itertools

@@ -1,4 +1,4 @@
-"""What every Leadership promises (evaluator.ports.Leadership)."""
+"""The contract of every Leadership (evaluator.ports.Leadership)."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The registry of the tests keeps the contract of registries; a real one in tests/ecosystem."""
+"""The registry of the tests under the contract of registries; tests/ecosystem has a real one."""
 
 import pytest
 

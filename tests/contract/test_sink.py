@@ -1,4 +1,4 @@
-"""What every Sink promises (evaluator.ports.Sink)."""
+"""The contract of every Sink (evaluator.ports.Sink)."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""What every Source promises (evaluator.ports.Source)."""
+"""The contract of every Source (evaluator.ports.Source)."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""What every store of state does, in memory and on a disk."""
+"""The contract of every state store, in memory and on a disk."""
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise

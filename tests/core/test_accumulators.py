@@ -1,4 +1,4 @@
-"""Sums are exact in any order, merge, and take away what was added."""
+"""Sums are exact in any order, can be merged, and can be subtracted from."""
 
 from fractions import Fraction
 from random import Random

@@ -1,4 +1,4 @@
-"""Where candidates stand: by scores that hardly differ, and how judgments find them."""
+"""The places of candidates: by scores that hardly differ, and for judgments by id."""
 
 from math import inf, nextafter
 from random import Random

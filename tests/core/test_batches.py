@@ -1,4 +1,4 @@
-"""What is made for many groups at once is what each batch alone would have made of it."""
+"""Results for many groups at once equal those of each batch alone."""
 
 import hashlib
 from itertools import chain

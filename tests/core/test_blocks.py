@@ -1,4 +1,4 @@
-"""Blocks of event time: their bets, and the sample of traces that have counted."""
+"""Blocks of event time: their bets, and the sample of counted traces."""
 
 from base64 import b64encode
 from random import Random

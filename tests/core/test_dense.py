@@ -1,4 +1,4 @@
-"""Judged lists from arrays: the same, to the last bit, as sorting each list by itself in Python."""
+"""Judged lists from arrays equal, to the last bit, lists that Python sorts one by one."""
 
 from itertools import groupby
 from math import isfinite, nan

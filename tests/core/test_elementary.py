@@ -1,4 +1,4 @@
-"""Exponentials and logarithms against decimals, and sums whose order is fixed."""
+"""Exponentials and logarithms against decimals, and sums in a fixed order."""
 
 import doctest
 from decimal import Context, Decimal

@@ -1,4 +1,4 @@
-"""Second and further judgments of queries: alone, and of so many that they are merged in columns.
+"""Second and further judgments of queries: alone, and many of them, merged in columns.
 
 Every story is told of one query, and of a crowd of queries that all live through it together.
 """

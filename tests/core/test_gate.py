@@ -1,4 +1,4 @@
-"""The gate: the arithmetic of its bets, its rules, and that it goes on with the same bits."""
+"""The promotion gate: the arithmetic of its bets, its rules, and restarts with the same bits."""
 
 import doctest
 import json

@@ -1,4 +1,4 @@
-"""What the page of the gate shows is true."""
+"""The statements of the page of the gate are true."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""Grades in columns are the rows that they were made of."""
+"""Grades in columns equal the rows from which they are made."""
 
 import random
 

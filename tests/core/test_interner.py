@@ -1,4 +1,4 @@
-"""Values as small integers: the same value always has the same number, no two share one."""
+"""Values as small integers: equal values have the same number, different ones never."""
 
 import random
 

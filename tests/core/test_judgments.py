@@ -1,4 +1,4 @@
-"""How judgments reach their query, and what becomes of their grades."""
+"""The outcomes of judgments, and the merging of their grades."""
 
 import pytest
 

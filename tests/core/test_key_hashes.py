@@ -1,4 +1,4 @@
-"""Keys: no two names have one, and the compiled decoder makes the same."""
+"""Hashes of keys: different names differ, and the compiled decoder computes the same."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Places by hash: the sorted runs agree with a dict; their memory and number."""
+"""Places by hash: the sorted runs equal a dict; their memory and number."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The law: a task's state is a function of the two prefixes it has read, and of nothing else.
+"""The law: the state of a task is a function of its two prefixes, and of nothing else.
 
 The engine reads small nasty worlds in any interleaving and any batches; a batch oracle that
 shares no code with it says what must come out. `EVALUATOR_LAW_WORLDS` sets how many seeded

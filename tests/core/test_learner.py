@@ -1,4 +1,4 @@
-"""The learner: what an update is, what changes nothing, what freezes it, and that it learns."""
+"""The learner: updates, queries without effect, freezing, and success."""
 
 import itertools
 import os

@@ -1,4 +1,4 @@
-"""Losses: their arithmetic, their gradients against finite differences, and their laws."""
+"""Losses: their arithmetic, their gradients against finite differences, and their invariants."""
 
 import doctest
 from math import exp, log, log2

@@ -1,4 +1,4 @@
-"""Measures by hand, their names, their tables, and their independence of the batch."""
+"""Measures computed by hand, their names and tables, and their independence of the batch."""
 
 import re
 from decimal import Context, Decimal

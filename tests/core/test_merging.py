@@ -1,4 +1,4 @@
-"""Several grades of a candidate, by source: what a purchase and a later click leave."""
+"""Several grades of a candidate by source, such as a purchase and a later click."""
 
 import itertools
 

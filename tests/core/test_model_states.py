@@ -1,4 +1,4 @@
-"""The states of a model learner: which events each of them allows."""
+"""The states of a model learner, and the events that each of them allows."""
 
 from random import Random
 

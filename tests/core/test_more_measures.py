@@ -1,4 +1,4 @@
-"""The graded, set and subtopic measures by hand, and the settings that change what they mean."""
+"""The graded, set and subtopic measures by hand, and the settings that change their meaning."""
 
 from math import log2
 

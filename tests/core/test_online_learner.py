@@ -1,4 +1,4 @@
-"""Learning and promotion over a stream of settled queries, in worlds whose truth is known."""
+"""Learning and promotion over a stream of settled queries, in worlds with a known truth."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""What hostile judgments can do at most with learning = auto: the figures of docs/gate.md."""
+"""The largest effect of hostile judgments with learning = auto: the figures of docs/gate.md."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""Which rankings start a query, and where their candidates stand."""
+"""The rankings that start a query, and the places of their candidates."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Rows by key: a model with a dict, and keys that begin in the same slot."""
+"""Rows by key against a model with a dict, and keys that begin in the same slot."""
 
 from random import Random
 

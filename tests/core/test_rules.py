@@ -1,4 +1,4 @@
-"""The rules of the join: one table, read by both paths."""
+"""The rules of the join: one table for both paths."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Which levels are kept, and that merges of folded tallies do not depend on order or parts."""
+"""The levels that are kept; merges of folded tallies depend neither on order nor on parts."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""When a query is settled, with which grades, and what its figures are then."""
+"""The time at which a query settles, its grades then, and its figures."""
 
 import pytest
 

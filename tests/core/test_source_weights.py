@@ -1,4 +1,4 @@
-"""What judgments are worth by their source; and that floods of bad ones promote nobody."""
+"""The weights of judgments by source; floods of bad judgments promote no challenger."""
 
 import doctest
 from collections import Counter

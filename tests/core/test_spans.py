@@ -1,4 +1,4 @@
-"""Judged lists and merged judgments from spans of pools: the same as list by list in Python."""
+"""Judged lists and merged judgments from spans of pools equal those of Python, list by list."""
 
 import numpy as np
 import pytest

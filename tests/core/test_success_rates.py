@@ -1,4 +1,4 @@
-"""Described queries in the leader: their features, and that none knows its own judgment."""
+"""Described queries in the leader: their features, none of which uses its own judgment."""
 
 import json
 from dataclasses import replace

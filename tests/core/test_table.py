@@ -1,4 +1,4 @@
-"""Slots and spans: what was put in is found again, and what was given back is used again."""
+"""Slots and spans: stored values are found again, and freed space is used again."""
 
 from random import Random
 

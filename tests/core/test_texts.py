@@ -1,4 +1,4 @@
-"""Texts in rows of words: they are read as they were given, also picked and joined."""
+"""Texts in rows of words are read unchanged, also after selections and joins."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Event-time timers: each is due once, however they are pushed and popped."""
+"""Event-time timers: each is due once, in any order of pushes and pops."""
 
 from random import Random
 

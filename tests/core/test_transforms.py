@@ -1,4 +1,4 @@
-"""Declared transforms of features: the same wherever weights are learned or applied."""
+"""Declared transforms of features are the same wherever weights are learned or applied."""
 
 import doctest
 import json

@@ -1,4 +1,4 @@
-"""The whole way from columns to values equals trec_eval on random queries."""
+"""The whole path from columns to values equals trec_eval on random queries."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""Event-time windows, expiry, and the ends of a task: finish, and what remains."""
+"""Event-time windows, expiry, and the end of a task: finished and remaining queries."""
 
 import pytest
 

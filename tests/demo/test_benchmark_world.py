@@ -1,4 +1,4 @@
-"""The benchmarks' traffic, and the naive way against arithmetic done by hand."""
+"""The traffic of the benchmarks, and the naive method against arithmetic done by hand."""
 
 import json
 from fractions import Fraction

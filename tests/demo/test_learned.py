@@ -1,4 +1,4 @@
-"""What the demo says of learning: figures of published records, in plain words."""
+"""The demo's report on learning: figures of published records, in plain words."""
 
 import asyncio
 import json

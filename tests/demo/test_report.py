@@ -1,4 +1,4 @@
-"""What the demo says: exact means from settled records, whole names, plain words."""
+"""The demo's report: exact means from settled records, whole names, plain words."""
 
 import json
 

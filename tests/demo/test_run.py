@@ -1,4 +1,4 @@
-"""Feeding: everything is appended, never far ahead; a worker that fails is heard."""
+"""The feed of the demo: complete, never far ahead; failures of a worker are reported."""
 
 import asyncio
 import sys

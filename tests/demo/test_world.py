@@ -1,4 +1,4 @@
-"""The demo's world: repeatable, in order, full of trouble, with one regression."""
+"""The demo's world: repeatable, in order, full of faults, with one regression."""
 
 import json
 from collections import Counter

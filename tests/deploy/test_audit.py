@@ -1,4 +1,4 @@
-"""What is known of the packages: `make audit` and `make sbom`."""
+"""The audit of the packages and their bill of materials: `make audit` and `make sbom`."""
 
 import json
 import subprocess

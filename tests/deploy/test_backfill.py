@@ -1,4 +1,4 @@
-"""docs/backfill.md as it stands: a drop from before the deployment, on the dashboards."""
+"""docs/backfill.md as written: a drop from before the deployment, on the dashboards."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The formulas of docs/capacity.md, held against the code and against a measurement."""
+"""The formulas of docs/capacity.md against the code and against a measurement."""
 
 import gc
 import re

@@ -1,4 +1,4 @@
-"""Everything on one machine: the Compose file and what it mounts."""
+"""The Compose file, with everything on one machine, and the files that it mounts."""
 
 import json
 import re

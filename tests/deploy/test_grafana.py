@@ -1,4 +1,4 @@
-"""The dashboards and what Grafana is told of them."""
+"""The dashboards and the provisioning of Grafana."""
 
 import copy
 import json

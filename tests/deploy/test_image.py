@@ -1,4 +1,4 @@
-"""The Dockerfile, read; `make image-check` executes it."""
+"""The text of the Dockerfile; `make image-check` executes it."""
 
 import fnmatch
 import re

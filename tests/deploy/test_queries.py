@@ -1,4 +1,4 @@
-"""Every query of the dashboards and of the rules, asked of a Prometheus that scrapes the demo."""
+"""Every query of the dashboards and of the rules, on a Prometheus that scrapes the demo."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The rules for Prometheus: each alert fires on its fault, and is silent on everything else."""
+"""The rules for Prometheus: each alert fires on its fault and is otherwise silent."""
 
 import re
 from math import inf, nan

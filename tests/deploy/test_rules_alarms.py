@@ -1,4 +1,4 @@
-"""Rules on the latched state of alarms: one of each kind, and what mutes them."""
+"""Rules on the latched state of alarms: one of each kind, and their inhibition."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The rules at their edges: just inside a bound, with few queries, recovered, and restarted."""
+"""Edge cases of the rules: just within a bound, few queries, recovery, and restarts."""
 
 import pytest
 import yaml

@@ -1,4 +1,4 @@
-"""The rules where series end, pause and come back."""
+"""The rules with series that end, pause and return."""
 
 from math import nan
 

@@ -1,4 +1,4 @@
-"""The rules on learning: each alert on its fault, and silence on everything else."""
+"""The rules on learning: each alert fires on its fault and is otherwise silent."""
 
 from math import nan
 

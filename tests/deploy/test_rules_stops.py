@@ -1,4 +1,4 @@
-"""When rankings stop altogether: within ten minutes where their rate says so, and not otherwise."""
+"""A full stop of rankings: an alert within ten minutes if their rate allows it, else none."""
 
 from math import exp, factorial, nan
 

@@ -1,4 +1,4 @@
-"""What the alerts on the pipeline say, in numbers."""
+"""The texts of the alerts on the pipeline, with their numbers."""
 
 import pytest
 

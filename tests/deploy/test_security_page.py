@@ -1,4 +1,4 @@
-"""What docs/security.md says of the program, held against it."""
+"""The statements of docs/security.md about the program."""
 
 import dataclasses
 import re

@@ -1,4 +1,4 @@
-"""The unit of systemd: its options against the program, and what systemd itself finds in it."""
+"""The systemd unit: its options against the program, and the findings of systemd."""
 
 import shlex
 import shutil

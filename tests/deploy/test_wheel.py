@@ -1,4 +1,4 @@
-"""`make wheel`: what is built, and that it works where there is no compiler."""
+"""`make wheel`: the content of the wheel, which also works without a compiler."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Apicurio keeps the contract that the registry of the other tests keeps."""
+"""Apicurio under the contract of registries, like the registry of the other tests."""
 
 import json
 

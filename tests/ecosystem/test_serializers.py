@@ -1,4 +1,4 @@
-"""Records by the serializers of Confluent, with schemas in a real registry, and their twins."""
+"""Records of Confluent's serializers, with schemas in a real registry, and their twins."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""A backfill on a real Spark with several executors: every total is that of one replay."""
+"""A backfill on a real Spark with several executors: every total equals that of one replay."""
 
 import contextlib
 import json

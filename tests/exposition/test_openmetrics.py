@@ -1,4 +1,4 @@
-"""Texts of samples, and the strict reader that refuses what loaders would drop."""
+"""Texts of samples, and the strict reader that refuses data that loaders drop."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Topics: what there should be, making it, and what `evaluator check` finds."""
+"""Topics: the expected ones, their creation, and the findings of `evaluator check`."""
 
 import time
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""From a worse ranker to somebody's phone: Kafka, worker, Prometheus, Alertmanager, receiver.
+"""From a worse ranker to a notification: Kafka, worker, Prometheus, Alertmanager, receiver.
 
 Two worlds have two weeks and a day of event time in Kafka, which two workers read at once. In one
 of them the ranker gets worse on the last day.

@@ -1,4 +1,4 @@
-"""Frozen leaders, odd messages, forged weights and poisoned judgments, on a real broker."""
+"""Frozen leaders, unusual messages, forged weights and poisoned judgments, on a real broker."""
 
 import asyncio
 import json

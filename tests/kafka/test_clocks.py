@@ -1,4 +1,4 @@
-"""Clocks that are wrong: of a worker, and of a producer."""
+"""Wrong clocks of a worker and of a producer."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""Operator commands while records keep coming and leaders are killed, on a real broker."""
+"""Operator commands during traffic while leaders are killed, on a real broker."""
 
 import itertools
 import json

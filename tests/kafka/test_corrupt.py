@@ -1,4 +1,4 @@
-"""Record batches that are damaged on the disk of the broker: named, skipped, and gone on behind."""
+"""Record batches damaged on the disk of the broker: reported, skipped, and read past."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Groups of workers: two of one name, removal, stores, and all reading until the end."""
+"""Groups of workers: two with one name, removal, stores, and all of them at the end."""
 
 import asyncio
 import signal

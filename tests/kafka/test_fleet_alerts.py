@@ -1,4 +1,4 @@
-"""A rolling restart and a take-over, with the rules of `deploy/` over the series of the workers."""
+"""A rolling restart and a takeover, with the rules of `deploy/` on the series of the workers."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Framed topics on a real broker: a registry that is away or wrong, restarts, replays."""
+"""Framed topics on a real broker: an unavailable or wrong registry, restarts, replays."""
 
 import asyncio
 import json

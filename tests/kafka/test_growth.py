@@ -1,4 +1,4 @@
-"""docs/growth.md: from two partitions to four, with the totals of one run over all."""
+"""docs/growth.md: from two partitions to four, with the totals of one run over all inputs."""
 
 import json
 import tomllib

@@ -1,4 +1,4 @@
-"""A leader inside workers on a real broker: killed and followed, it says what a replay says."""
+"""A leader in workers on a real broker: killed and succeeded, it equals a replay."""
 
 import json
 import signal

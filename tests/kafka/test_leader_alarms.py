@@ -1,4 +1,4 @@
-"""Alarms of the leader inside a worker on a real broker: killed, it publishes a replay's events."""
+"""Alarms of the leader of a worker on a real broker: killed, it publishes the replay's events."""
 
 import json
 from itertools import count

@@ -1,4 +1,4 @@
-"""What leaderships on Kafka do beyond what every leadership promises: zombies, topics, limits."""
+"""Leaderships on Kafka beyond the contract: zombies, topics, limits."""
 
 import asyncio
 import gc

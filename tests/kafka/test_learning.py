@@ -1,4 +1,4 @@
-"""Learning from topics: the weights of the same files, and their order measured in a replay."""
+"""Learning from topics: the weights of the same files, and their values in a replay."""
 
 import asyncio
 import json

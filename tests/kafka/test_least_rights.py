@@ -1,4 +1,4 @@
-"""The rights that `check` prints: executed as they are, on a broker that asks for them."""
+"""The rights that `check` prints, granted as printed on a broker that requires them."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What the topic `settled` has while learning is on: through a kill, with marks without a key."""
+"""The topic `settled` while learning is on: through a kill, with watermark records."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""A broker that goes away and comes back, while records are read and written."""
+"""A broker that becomes unavailable and returns, while records are read and written."""
 
 import asyncio
 import contextlib

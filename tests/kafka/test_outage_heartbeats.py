@@ -1,4 +1,4 @@
-"""An outage of a real broker: no heartbeat overtakes what a producer has buffered meanwhile."""
+"""An outage of a real broker: no heartbeat overtakes records that a producer has buffered."""
 
 import asyncio
 import json

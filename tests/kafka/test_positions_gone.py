@@ -1,4 +1,4 @@
-"""Positions that their log does not hold any more, and inputs that are not kept for long enough."""
+"""Positions that are no longer in their log, and inputs with too short a retention."""
 
 import asyncio
 import shlex

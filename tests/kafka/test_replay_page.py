@@ -1,4 +1,4 @@
-"""docs/operations.md, Replay: its command as it stands, but for the address of the broker."""
+"""The command of Replay in docs/operations.md, except for the address of the broker."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Topics have room for the largest records, and the check finds those that have not."""
+"""Topics have room for the largest records, and the check finds topics without it."""
 
 from dataclasses import replace
 

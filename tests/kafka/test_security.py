@@ -1,4 +1,4 @@
-"""Logins and rights: what is refused is said, with what to do."""
+"""Logins and rights: every refusal is reported with a remedy."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the sink does when the broker, or the library, refuses a batch."""
+"""The sink when the broker, or the library, refuses a batch."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What happens inside a group member that the contract does not show."""
+"""Details of a group member beyond the contract."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""TLS on a real broker: logins with SCRAM, client certificates, and what is wrong with them."""
+"""TLS on a real broker: logins with SCRAM, client certificates, and their faults."""
 
 import json
 import re

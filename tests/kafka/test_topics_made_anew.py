@@ -1,4 +1,4 @@
-"""Inputs that are deleted and made again, beyond the positions of the worker that read the old."""
+"""Inputs that are deleted and created again, and grow beyond the old positions of the worker."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A broker that makes topics for whoever asks for them makes none for us."""
+"""A broker that creates topics on request creates none for the evaluator."""
 
 import asyncio
 import re

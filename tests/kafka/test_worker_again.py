@@ -1,4 +1,4 @@
-"""Workers that stop, are started again, come and go; what they say together."""
+"""Workers that stop, restart, join and leave, and their merged totals."""
 
 import signal
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Bad input through a whole worker: a dead letter each, a count, and nothing else."""
+"""Bad input through a whole worker: a dead letter for each record, a count, and no other effect."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A broker that is not there yet, goes away, comes back, or stands still."""
+"""A broker that is not started yet, becomes unavailable, returns, or hangs."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Well-formed input whose outputs no topic takes: the worker goes on, and its figures are exact."""
+"""Well-formed input whose outputs are refused: the worker continues, with exact figures."""
 
 import json
 import random

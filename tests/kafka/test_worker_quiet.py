@@ -1,4 +1,4 @@
-"""Quiet partitions: heartbeats, and their absence."""
+"""Quiet partitions, with and without heartbeats."""
 
 import json
 import time

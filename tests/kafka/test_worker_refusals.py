@@ -1,4 +1,4 @@
-"""What the commands refuse, with which exit code, and what they tell people to do."""
+"""The refusals of commands, with their exit codes and remedies."""
 
 import asyncio
 import socket

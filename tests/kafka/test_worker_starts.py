@@ -1,4 +1,4 @@
-"""Workers with and without a disk: warm, stale and cold starts, and the totals of all of them."""
+"""Workers with and without a disk: warm, stale and cold starts, and their totals."""
 
 import shutil
 import signal

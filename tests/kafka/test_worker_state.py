@@ -1,4 +1,4 @@
-"""Real processes with a state directory: killed, damaged, contended, on a disk that is full."""
+"""Real processes with a state directory: killed, damaged, contended, and on a full disk."""
 
 import contextlib
 import signal

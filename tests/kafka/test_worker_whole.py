@@ -1,4 +1,4 @@
-"""A whole worker over everything that is there, against the oracle."""
+"""A whole worker over complete inputs, against the oracle."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""A world of the benchmark of alarms, through leaders that are killed and without a leader."""
+"""A world of the benchmark of alarms, with leaders that are killed, and without a leader."""
 
 import json
 

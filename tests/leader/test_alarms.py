@@ -1,4 +1,4 @@
-"""Alarms of the leader: killed, fenced and continued, it publishes the same events once each."""
+"""Alarms of the leader: killed, fenced and succeeded, it publishes the same events once each."""
 
 import asyncio
 import functools

@@ -1,4 +1,4 @@
-"""The loop of the leader over memory: killed, paused, misled and fenced, it says the same."""
+"""The loop of the leader in memory: killed, paused, misled and fenced, it publishes the same."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Curves beside trec_eval, ir_measures and scikit-learn; freshness; details of rankings."""
+"""Curves against trec_eval, ir_measures and scikit-learn; freshness; details of rankings."""
 
 import doctest
 import sys

@@ -1,4 +1,4 @@
-"""Qrels and runs come as mappings, frames and TREC files; what cannot be read is said plainly."""
+"""Qrels and runs as mappings, frames and TREC files, and the errors of unreadable ones."""
 
 import gzip
 import importlib

@@ -1,4 +1,4 @@
-"""What the library says is what the worker says of the same queries, to the last bit."""
+"""The values of the library equal those of the worker for the same queries, to the last bit."""
 
 from math import nan
 from random import Random

@@ -1,4 +1,4 @@
-"""The library's own rules: which queries count, what comes back, what is refused."""
+"""The rules of the library: counted queries, results and refusals."""
 
 import doctest
 import subprocess

@@ -1,4 +1,4 @@
-"""Names of trec_eval, ir_measures and ranx: what they mean there they mean here, or are refused."""
+"""Names of trec_eval, ir_measures and ranx: they mean the same here, or are refused."""
 
 import pytest
 

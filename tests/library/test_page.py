@@ -1,4 +1,4 @@
-"""The examples of docs/library.md run, and give what stands beside them."""
+"""The examples of docs/library.md run, with the results on the page."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""Avro by the compiled part: the bytes of the slow path, or the record is left to it."""
+"""Avro in the compiled part: the bytes of the slow path, or the record goes to the slow path."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Errors of a mapping file name its line and what is accepted."""
+"""Errors of a mapping file have its line and the accepted values."""
 
 from importlib.resources import files
 

@@ -1,4 +1,4 @@
-"""Every mapping gives what a naive interpreter of its file gives, on ordinary and odd records."""
+"""Every mapping equals a naive interpreter of its file, on ordinary and unusual records."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""The latest schemas of topics beside a mapping, before a record names one."""
+"""The latest schemas of topics with a mapping, before a record refers to one."""
 
 import json
 from base64 import b64encode

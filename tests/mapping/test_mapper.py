@@ -1,4 +1,4 @@
-"""What a mapper takes from its backlogs, and when a group may continue."""
+"""The records that a mapper takes from its backlogs, and when a group may continue."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Whether the two sides of a trace meet in one partition, as a sample shows it."""
+"""Whether the two sides of a trace are in one partition, according to a sample."""
 
 import pytest
 

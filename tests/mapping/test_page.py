@@ -1,4 +1,4 @@
-"""The commands of docs/mapping.md give what the page shows."""
+"""The commands of docs/mapping.md print the outputs on the page."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The compiled mapper gives the bytes of the slow path, or leaves a record to it."""
+"""The compiled mapper gives the bytes of the slow path, or leaves the record to it."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Records in Protobuf against their twins in JSON, their frames, damaged records, odd schemas."""
+"""Protobuf records against their JSON twins, their frames, damaged records, unusual schemas."""
 
 import json
 import random

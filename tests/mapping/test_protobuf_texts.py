@@ -1,4 +1,4 @@
-"""Protobuf by the compiled part: what the package gives, or the record is left to it."""
+"""Protobuf in the compiled part: the results of the package, or the record is left to it."""
 
 import json
 import random

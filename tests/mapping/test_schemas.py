@@ -1,4 +1,4 @@
-"""The recorded answers: the first of an id counts, and is written before it is used."""
+"""The recorded answers: the first answer for an id counts, and is written before it is used."""
 
 import pytest
 

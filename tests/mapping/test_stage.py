@@ -1,4 +1,4 @@
-"""The stage in front of the decoder: offsets, clocks, the ledger, and dead letters."""
+"""The stage before the decoder: offsets, clocks, the ledger, and dead letters."""
 
 import json
 from functools import partial

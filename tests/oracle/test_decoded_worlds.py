@@ -1,4 +1,4 @@
-"""The same worlds through the real decoder: what is malformed, and what the engine makes of it."""
+"""The same worlds through the real decoder: malformed records, and the results of the engine."""
 
 from collections.abc import Sequence
 from random import Random

@@ -1,4 +1,4 @@
-"""What settled queries offer to learn from, in the small worlds: with a store, and with crashes.
+"""The training data of settled queries, in the small worlds: with a store, and with crashes.
 
 The rankings of a world are given features that follow from their bytes, so that equal rankings
 stay equal; what must be offered is read from the same bytes without the code under test.

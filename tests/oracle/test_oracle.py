@@ -1,4 +1,4 @@
-"""The oracle itself: worked examples, and that nothing it says is ever taken back."""
+"""The oracle itself: worked examples, and results that are never withdrawn."""
 
 import gzip
 from math import log2

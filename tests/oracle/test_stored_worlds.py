@@ -1,4 +1,4 @@
-"""The same worlds with a store: queries leave memory and come back, and the process is killed.
+"""The same worlds with a store: queries are evicted and loaded, and the process is killed.
 
 Whatever was put disk_tier, and wherever a run was cut and taken up again from its last commit, all
 that is said and counted is what the oracle says of the prefix.

@@ -328,8 +328,7 @@ class Maker:
         return self.numbered(placed)
 
     def numbered(self, placed: list[tuple[int, Raw]]) -> tuple[Raw, ...]:
-        """Mostly in order; the others are out of order by about the bound, rarely by far; with
-        gaps."""
+        """Mostly in order, else late by about the bound, rarely by far; offsets have gaps."""
         late_ms = self.settings.out_of_orderness_ms
 
         def place(at_ms: int) -> int:

@@ -1,4 +1,4 @@
-"""Archives of topics: the results of the logs that they were made of."""
+"""Archives of topics: the results equal those of the original logs."""
 
 import gzip
 import json

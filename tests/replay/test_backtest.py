@@ -1,4 +1,4 @@
-"""Backtests of alarms: what was, and what would have been with values that are lower."""
+"""Backtests of alarms: the actual ones, and those with lower values."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""The counters of a replay in event time: what a file for Prometheus says, and where it ends."""
+"""The counters of a replay in event time: the content of a file for Prometheus, and its end."""
 
 import json
 import random

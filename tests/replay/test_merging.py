@@ -1,4 +1,4 @@
-"""A merge of shards: the bytes of one replay of all, however the shards are grouped."""
+"""A merge of shards: the bytes of one replay of all tasks, for any grouping of the shards."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""The weights of a replay, and that a live leader says the same."""
+"""The weights of a replay equal those of a live leader."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Results in Parquet: the content of the NDJSON, as the page reads it."""
+"""Results in Parquet: the content of the NDJSON, as described on the page."""
 
 import json
 import re

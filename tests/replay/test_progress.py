@@ -1,4 +1,4 @@
-"""The bar of a replay: on terminals only, unless it is asked for."""
+"""The progress bar of a replay: only on terminals, unless it is requested."""
 
 import sys
 

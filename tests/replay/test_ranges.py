@@ -1,4 +1,4 @@
-"""Moments become offsets, also where records have timestamps of their own."""
+"""Times become offsets, also of records with timestamps of their own."""
 
 import pytest
 

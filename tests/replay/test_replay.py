@@ -1,4 +1,4 @@
-"""A replay of files, seen from what it leaves behind."""
+"""The results of a replay of files."""
 
 import base64
 import dataclasses

@@ -1,4 +1,4 @@
-"""Offline samples: rows become groups, groups are measured like any query."""
+"""Offline samples: rows become groups, which are measured like queries."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""`replay --weights`: one more ranker where the features are there, and nothing else changes."""
+"""`replay --weights`: one more ranker for queries with features, and no other change."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""160 worlds: whatever goes wrong, what is said and counted is what the oracle says."""
+"""160 worlds with faults: all outputs and counts equal those of the oracle."""
 
 import os
 import subprocess

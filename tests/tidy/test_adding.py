@@ -1,4 +1,4 @@
-"""Additions as CONTRIBUTING.md describes them: toys in a copy of the tree, and the tests there.
+"""Additions as described in CONTRIBUTING.md: toys in a copy of the repository, and its tests.
 
 Each toy edits files that its section names, and no others. That the tests of the copy pass with
 all toys shows that no other file needed an edit.

@@ -1,4 +1,4 @@
-"""docs/choosing.md names measures, settings and arithmetic that exist."""
+"""The measures, settings and arithmetic of docs/choosing.md exist."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What the documents promise about the code is true of the code."""
+"""The statements of the documents about the code are true."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""Names keep to docs/glossary.md: words that it replaced appear in no identifier."""
+"""Names follow docs/glossary.md: replaced words appear in no identifier."""
 
 import ast
 import re

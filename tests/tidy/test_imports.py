@@ -1,4 +1,4 @@
-"""The import contracts bite: each is broken in a copy of the package. `make lint` keeps them."""
+"""The import contracts fail when broken in a copy of the package. `make lint` checks them."""
 
 import os
 import re

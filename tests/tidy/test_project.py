@@ -1,4 +1,4 @@
-"""The project's own papers: one version, pinned dependencies, argued exceptions."""
+"""The files of the project: one version, pinned dependencies, exceptions with reasons."""
 
 import re
 import tomllib

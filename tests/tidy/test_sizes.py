@@ -1,4 +1,4 @@
-"""Modules and functions stay small; an earned exception has its reason here."""
+"""Modules and functions stay small; every exception has its reason here."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A process loads what its command needs: a worker at its first poll, `--help`, the commands."""
+"""A process loads only the modules of its command: a worker, `--help`, other commands."""
 
 import subprocess
 import sys

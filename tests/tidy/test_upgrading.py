@@ -1,4 +1,4 @@
-"""The page on upgrading names exactly the formats and the settings that the code has."""
+"""The page on upgrading has exactly the formats and the settings of the code."""
 
 import ast
 import re

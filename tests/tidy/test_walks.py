@@ -1,4 +1,4 @@
-"""The walks of CONTRIBUTING.md name functions that exist, and are short."""
+"""The walks of CONTRIBUTING.md have existing functions, and are short."""
 
 import ast
 import re

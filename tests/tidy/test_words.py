@@ -1,4 +1,4 @@
-"""What no tracked file says: where packages come from, where this tree lies, who wrote it."""
+"""Texts that no tracked file may contain: origins of packages, local paths, authors."""
 
 import re
 from functools import cache

@@ -1,4 +1,4 @@
-"""Checkpoints that are written in several records, and what of them counts."""
+"""Checkpoints in several records, and the parts that count."""
 
 import random
 

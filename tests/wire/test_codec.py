@@ -1,4 +1,4 @@
-"""What is accepted, what is refused, and what the columns hold."""
+"""Accepted and refused records, and the content of columns."""
 
 import json
 import math

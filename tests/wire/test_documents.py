@@ -1,4 +1,4 @@
-"""The page of messages and the schemas say what the code does."""
+"""The page of messages and the schemas agree with the code."""
 
 import ast
 import json

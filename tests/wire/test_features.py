@@ -1,4 +1,4 @@
-"""Features of rankings, for those who ask: what is kept, and that nothing else changes."""
+"""Features of rankings, if they are decoded: their content, and no other change."""
 
 import random
 from dataclasses import fields

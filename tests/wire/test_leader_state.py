@@ -1,4 +1,4 @@
-"""What the leader writes: records after their parents, and a state that one can go on from."""
+"""The records of the leader, in order after their parents, and a state to continue from."""
 
 import json
 from functools import cache

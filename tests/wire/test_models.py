@@ -1,4 +1,4 @@
-"""What the strict models say of the members that only some messages have."""
+"""The strict models of members that only some messages have."""
 
 from dataclasses import replace
 from math import log

@@ -1,4 +1,4 @@
-"""The compiled decoder by itself: its numbers, its limits, its memory, and doing without it."""
+"""The compiled decoder alone: its numbers, its limits, its memory, and its absence."""
 
 import json
 import os

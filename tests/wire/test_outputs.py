@@ -1,4 +1,4 @@
-"""Records as they leave, read back with the standard library."""
+"""Output records, read back with the standard library."""
 
 import base64
 import itertools

@@ -1,4 +1,4 @@
-"""Whatever the bytes: a reader gives what it reads, or raises the one exception it is known by."""
+"""Arbitrary bytes: a reader returns a value, or raises its documented exception."""
 
 import json
 import os

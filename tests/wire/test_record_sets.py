@@ -1,4 +1,4 @@
-"""The compiled reader of record batches by itself: its memory, its checksum, what it unpacks."""
+"""The compiled reader of record batches alone: its memory, checksums and decompression."""
 
 import random
 import struct

@@ -1,4 +1,4 @@
-"""Output records as rows of one text: compiled and reference path write the same bytes."""
+"""Output records as rows of one text: the compiled and the reference path write equal bytes."""
 
 import random
 import struct

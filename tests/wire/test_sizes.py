@@ -1,4 +1,4 @@
-"""The largest outputs: what becomes a stub, and that topics have room for all the others."""
+"""The largest outputs: records that become stubs; topics have room for all others."""
 
 import json
 import random

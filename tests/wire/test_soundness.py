@@ -1,4 +1,4 @@
-"""Whatever the bytes: the fast way and the models agree, on the verdict and on every value."""
+"""Arbitrary bytes: the fast path and the models agree on the verdict and on every value."""
 
 import json
 import os

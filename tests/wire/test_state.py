@@ -1,4 +1,4 @@
-"""State as rows and checkpoints as records: what is written is what is read."""
+"""State as rows and checkpoints as records: they are read as written."""
 
 import json
 from dataclasses import asdict, fields

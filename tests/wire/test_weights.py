@@ -1,4 +1,4 @@
-"""Weights records: the one text of a JSON value, checksums, and what is refused."""
+"""Weights records: the canonical text of a JSON value, checksums, and refusals."""
 
 import doctest
 import hashlib

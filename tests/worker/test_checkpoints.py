@@ -1,4 +1,4 @@
-"""When a worker tells the others how far it has come."""
+"""The times at which a worker publishes its progress."""
 
 import pytest
 from structlog.testing import capture_logs

@@ -1,4 +1,4 @@
-"""Crashes at every boundary, handovers in every state: nothing is lost, nothing said otherwise."""
+"""Crashes at every boundary, handovers in every state: no output is lost or differs."""
 
 import asyncio
 import contextlib

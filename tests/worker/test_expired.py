@@ -1,4 +1,4 @@
-"""Inputs whose beginnings have expired: what a task is made from then."""
+"""Inputs with expired beginnings, and the state of a task that is rebuilt from them."""
 
 import json
 

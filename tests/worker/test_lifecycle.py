@@ -1,4 +1,4 @@
-"""The states of a worker and of a task's catch-up."""
+"""The states of a worker and of the catch-up of a task."""
 
 import asyncio
 from itertools import product

@@ -1,4 +1,4 @@
-"""What the loop makes of its world, whatever its batches."""
+"""The outputs of the loop, which do not depend on its batches."""
 
 import asyncio
 

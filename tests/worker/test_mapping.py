@@ -1,4 +1,4 @@
-"""A worker on foreign logs: dead letters keep their record over a restart; idle logs."""
+"""A worker on foreign logs: dead letters keep their record after a restart; idle logs."""
 
 import json
 import time

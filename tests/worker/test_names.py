@@ -1,4 +1,4 @@
-"""Which queries the keys of a stored task name, and where that stands."""
+"""The queries of the keys of a stored task, and their places."""
 
 import numpy as np
 import pytest

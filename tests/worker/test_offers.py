@@ -1,4 +1,4 @@
-"""What a whole worker writes into `settled` while learning is on."""
+"""The records of `settled` of a whole worker while learning is on."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Logs that are not the ones that were read: recreated topics, ends that were lost."""
+"""Logs that differ from those that were read: recreated topics, lost ends."""
 
 import asyncio
 import copy

@@ -1,4 +1,4 @@
-"""An outage of the broker: no heartbeat overtakes what producers have buffered meanwhile.
+"""An outage of the broker: no heartbeat overtakes records that producers have buffered.
 
 In simulated time, with the default settings of what matters.
 """

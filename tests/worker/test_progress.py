@@ -1,4 +1,4 @@
-"""The rate at which a task restores, and the time that is left."""
+"""The rate at which a task restores, and its remaining time."""
 
 from structlog.testing import capture_logs
 

@@ -1,4 +1,4 @@
-"""Rankers of the same query stand side by side in the totals and on Prometheus."""
+"""Rankers of the same query are side by side in the totals and on Prometheus."""
 
 import json
 

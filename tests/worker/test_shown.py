@@ -1,4 +1,4 @@
-"""What a worker says of itself while it works: whether it is ready, and its figures."""
+"""The published state of a running worker: its readiness, and its figures."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Offsets that are skipped are no part of what a task is made of, whoever makes it."""
+"""Skipped offsets are not part of the state of a task, whichever worker builds it."""
 
 import pytest
 from structlog.testing import capture_logs

@@ -1,4 +1,4 @@
-"""Fetches of snapshots by themselves: those that stall, are given up, wait or are repeated."""
+"""Fetches of snapshots: those that stall, are cancelled, wait or are repeated."""
 
 import threading
 

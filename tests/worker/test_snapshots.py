@@ -1,4 +1,4 @@
-"""Stores that are lost, and come back from snapshots in a folder."""
+"""Stores that are lost, and restored from snapshots in a folder."""
 
 import copy
 import errno

@@ -1,4 +1,4 @@
-"""Workers whose state is damaged, foreign, half made or out of reach: never a wrong number."""
+"""Workers whose state is damaged, foreign, incomplete or unreachable: never a wrong number."""
 
 import asyncio
 import json

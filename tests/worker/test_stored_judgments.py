@@ -1,4 +1,4 @@
-"""Where the judgments of stored queries are."""
+"""The places of the judgments of stored queries."""
 
 from random import Random
 

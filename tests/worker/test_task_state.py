@@ -1,4 +1,4 @@
-"""One task with a store: queries leave memory at every commit and come back when they are named."""
+"""A task with a store: queries are evicted at every commit, and loaded when needed."""
 
 from tests.worker.stored import judgment, ranking
 

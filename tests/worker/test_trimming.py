@@ -1,4 +1,4 @@
-"""When free memory goes back to the system."""
+"""The times at which free memory is returned to the system."""
 
 import asyncio
 import ctypes

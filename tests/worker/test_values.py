@@ -1,4 +1,4 @@
-"""How settled values spread: counted by bucket, with a trace behind the low ones."""
+"""The distribution of settled values: counts by bucket, with a trace for low values."""
 
 import numpy as np
 import pytest

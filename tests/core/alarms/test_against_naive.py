@@ -1,4 +1,4 @@
-"""The series against an implementation that shares no code with it, to the last bit."""
+"""The series equal an implementation that shares no code with them, to the last bit."""
 
 import json
 from itertools import islice

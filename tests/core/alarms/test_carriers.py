@@ -1,4 +1,4 @@
-"""The levels that carry a drop: of the segment that explains most, the change of mix, or all."""
+"""The levels that carry a drop: those of the best segment, the change of mix, or all."""
 
 import pytest
 

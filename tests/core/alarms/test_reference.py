@@ -1,4 +1,4 @@
-"""The sums of a series, and its reference: hand-made weeks with their arithmetic."""
+"""The sums of a series, and its reference: handmade weeks and their arithmetic."""
 
 from math import sqrt
 from random import Random

@@ -1,4 +1,4 @@
-"""Windows, the latch, the onset and the operator's commands, on series whose figures are known."""
+"""Windows, the latch, the onset and operator commands, on series with known figures."""
 
 import json
 from dataclasses import replace

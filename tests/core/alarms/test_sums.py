@@ -1,4 +1,4 @@
-"""Sums of values without a bound."""
+"""Sums of unbounded values."""
 
 from evaluator.core.alarms.sums import HourlySums, integers
 

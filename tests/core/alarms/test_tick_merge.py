@@ -1,4 +1,4 @@
-"""Which tasks block the sums of ticks."""
+"""The tasks that block the sums of ticks."""
 
 from evaluator.core.online.tick_merge import TickMerge
 from evaluator.core.types.records import WatermarkRecord

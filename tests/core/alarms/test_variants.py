@@ -1,6 +1,4 @@
-"""Two variants of a model: what is compared, when the alarm ends, and that the order of reading
-changes nothing.
-"""
+"""Two variants of a model: their comparison, the end of the alarm, and any order of reading."""
 
 from dataclasses import replace
 from math import sqrt

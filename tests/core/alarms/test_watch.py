@@ -1,4 +1,4 @@
-"""The watch of all series: the order of reading, restarts, and what operators command."""
+"""The watch of all series: the order of reading, restarts, and operator commands."""
 
 from collections.abc import Iterable
 from dataclasses import replace

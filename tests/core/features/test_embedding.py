@@ -1,4 +1,4 @@
-"""The default embedder is the same everywhere; a remembered text is asked for once."""
+"""The default embedder gives the same vectors everywhere; each text is embedded once."""
 
 import os
 import re

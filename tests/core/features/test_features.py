@@ -1,4 +1,4 @@
-"""Each feature, with its arithmetic; and what no feature looks at."""
+"""The arithmetic of each feature, and the data that no feature uses."""
 
 import doctest
 import importlib

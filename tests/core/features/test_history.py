@@ -1,4 +1,4 @@
-"""The table of success_rates: its arithmetic, its state, its limit."""
+"""The table of success rates: its arithmetic, its state, its limit."""
 
 import json
 

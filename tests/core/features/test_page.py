@@ -1,4 +1,4 @@
-"""What the page of features shows is true."""
+"""The statements of the page of features are true."""
 
 import re
 from pathlib import Path

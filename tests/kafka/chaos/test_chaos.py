@@ -1,4 +1,4 @@
-"""Workers, a real Kafka, and whatever can go wrong with them, while messages keep coming."""
+"""Workers and a real Kafka under every kind of fault, while messages keep arriving."""
 
 import pytest
 
