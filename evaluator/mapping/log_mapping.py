@@ -27,7 +27,7 @@ class Member(NamedTuple):
 
     @property
     def is_required(self) -> bool:
-        """Whether no message may lack it: no segment, feature or scorer, whatever its name."""
+        """Whether every message must have it; segments, features and scorers are optional."""
         *groups, name = self.name.split(".")
         return name in REQUIRED and _GROUPS.isdisjoint(groups)
 

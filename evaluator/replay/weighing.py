@@ -133,7 +133,7 @@ class Weighing:
             "without": "have no features",
             "others": f"have other features than the {self._of} "
             f"({', '.join(self._feature_names or ())}), first {self._first_other}",
-            "not_finite": "would have scores beyond what a number can hold",
+            "not_finite": "would have scores beyond the range of a float",
         }
         texts = [
             f"{self._left_out[name]:,} {text}"

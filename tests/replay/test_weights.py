@@ -181,7 +181,7 @@ def test_other_features_are_told_with_the_first_query_that_has_them(replay):
     assert code == 0
     assert "measured on 1 of 4 rankings: 2 have other features than the weights" in err
     assert "(near, new, liked), first t1, n with new, near, liked" in err
-    assert "1 would have scores beyond what a number can hold" in err
+    assert "1 would have scores beyond the range of a float" in err
     assert ["weights" in row["values"] for row in by_trace(files).values()] == [
         True,
         False,

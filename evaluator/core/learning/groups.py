@@ -86,7 +86,7 @@ class Batch(NamedTuple):
     """The groups of one update.
 
     `n_groups` includes skipped groups; everything else is of the groups that count. `features` is
-    `[n_features, n_counted, n_candidates]`; `of_grades` is what the loss computes from the grades;
+    `[n_features, n_counted, n_candidates]`; `of_grades` has the arrays of the loss for the grades;
     `mask` is None without padding. `large`: some feature is beyond LARGE_FEATURE. `squares`,
     `[n_features, n_counted]`, are None without a scale.
     """

@@ -68,7 +68,7 @@ _two: Final = struct.Struct(">qq")
 _run: Final = struct.Struct("<qqqqq?")
 _json: Final = msgspec.json.Encoder()
 ANY_SKEW: Final = MAX_TIMESTAMP_MS
-"""A stored message is well-formed whatever the limit of skew is now."""
+"""The limit of skew for stored messages, which stay well-formed with any new limit."""
 
 
 class StateDamaged(Exception):
