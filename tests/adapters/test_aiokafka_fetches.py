@@ -121,7 +121,7 @@ def by_reference(monkeypatch, data, at=0, **how):
 
 
 def same(monkeypatch, data, at=0, **how):
-    """What both ways read; with headers what follows is the same."""
+    """The records of both readers; with headers, the remaining fields are equal."""
     for is_mapped in (True, False):
         found = read(data, at, **how, is_mapped=is_mapped)
         assert found == by_reference(monkeypatch, data, at, **how, is_mapped=is_mapped)

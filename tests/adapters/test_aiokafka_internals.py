@@ -44,7 +44,7 @@ RECORDS = [
     OutputRecord(b"", b""),
 ]
 
-# What is there
+# Present parts
 
 METHODS = {
     AIOKafkaClient: {

@@ -68,7 +68,7 @@ async def is_served_in_the_end(server):
 
 
 async def ended(reader):
-    """Waits until the other side has closed; what came before."""
+    """Waits until the other side has closed; returns the received bytes."""
     try:
         return await reader.read()
     except ConnectionResetError:

@@ -117,7 +117,7 @@ def test_a_password_in_an_address_is_refused_and_never_repeated(
 async def test_check_asks_the_port_of_an_ipv6_address():
     """With the host taken out of its brackets, the port would be part of another address."""
     with socket.socket(socket.AF_INET6) as taken:
-        taken.bind(("::1", 0))  # nobody listens
+        taken.bind(("::1", 0))  # no listener
         port = taken.getsockname()[1]
         findings = await inspect(Connection(f"[::1]:{port}"), needed_ms=1)
     assert [finding.severity for finding in findings] == ["error"]

@@ -15,7 +15,7 @@ CLUSTER = SimpleNamespace(partitions_for_topic=lambda topic: {0} if topic == "we
 
 
 def chosen(members, leader=None):
-    """Who is given the partition; *members* are asked as they would be on joining."""
+    """The member that is assigned the partition, from the metadata of *members* on joining."""
     asked = {name: member.metadata(["weights"]) for name, member in members.items()}
     given = (leader or next(iter(members.values()))).assign(CLUSTER, asked)
     assert given.keys() == members.keys()

@@ -13,7 +13,7 @@ LOCAL = Connection("127.0.0.1:9")
 READS = MemberMetadata(0, ["p-weights"], b"").encode()
 OTHERS = MemberMetadata(0, ["q-weights"], b"").encode()
 ASSIGNING = b""
-"""What brokers give instead of a subscription while the group assigns."""
+"""The answer of brokers instead of a subscription during an assignment."""
 
 
 @pytest.fixture

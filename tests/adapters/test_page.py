@@ -103,7 +103,7 @@ class PageParser(HTMLParser):
 
 @dataclass(frozen=True)
 class Visit:
-    """What one visit to the page gave."""
+    """The results of a visit to the page."""
 
     page: Node
     log: str
@@ -112,7 +112,7 @@ class Visit:
 
     @property
     def complaints(self) -> list[str]:
-        """What came to the console of the browser."""
+        """The messages on the console of the browser."""
         return [line for line in self.log.splitlines() if "CONSOLE" in line]
 
 

@@ -73,7 +73,7 @@ def logged(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(flushed) -> Content:
-    """What is in either store."""
+    """The content of either store."""
     return reopened(flushed)
 
 
@@ -179,7 +179,7 @@ def test_a_table_of_a_later_version_is_damage(flushed, copy):
 
 @pytest.mark.parametrize("n", in_shares(60, quick=8))
 def test_a_flipped_byte_is_met_or_does_no_harm(flushed, copy, whole, n):
-    """Never are there other rows than were written, by whatever way they are read."""
+    """The rows are those that were written, by any way of reading."""
     size = the(flushed, "*.sst").stat().st_size
     damaged = 0
     for part in range(n):
@@ -221,7 +221,7 @@ def write_until_compacted(store: RocksStateStore) -> None:
     for number in range(50):
         write_batch(store, number)
         for table in store._tables.values():
-            with contextlib.suppress(Exception):  # the next batch says it too
+            with contextlib.suppress(Exception):  # the next batch fails too
                 table.flush()
 
 
@@ -241,7 +241,7 @@ def test_what_the_compaction_meets_stops_the_writing(flushed, copy):
     again.close()
 
 
-# Rows that nobody asks for again
+# Rows that are not read again
 
 
 def queries_of(numbers: Iterable[int]) -> list[tuple[bytes, bytes]]:
@@ -281,7 +281,7 @@ def test_what_is_let_go_leaves_the_disk_and_nothing_else_does(tmp_path, monkeypa
 
 
 def test_what_is_let_go_at_the_opening_leaves_at_once(tmp_path, copy):
-    """What only the write-ahead log had is in sorted files then."""
+    """Rows that only the write-ahead log had are in sorted files then."""
     killed = RocksStateStore(tmp_path / "killed")
     put_queries(killed, range(100))
     left = copy(tmp_path / "killed")
@@ -364,7 +364,7 @@ def test_a_torn_manifest_leaves_an_earlier_store_or_says_so(flushed_now_and_then
 
 @pytest.mark.slow(alone=False)
 def test_a_log_that_ends_too_early_before_another_is_damage(tmp_path, copy):
-    """RocksDB itself would go on with the next log, and leave out what lies between."""
+    """RocksDB itself would continue with the next log, and skip the rows between."""
     store = RocksStateStore(tmp_path / "made")
     for number in range(N_BATCHES):
         write_batch(store, number)
@@ -452,7 +452,7 @@ store.close()
 
 @pytest.mark.slow
 def test_a_full_disk_is_unusable_and_keeps_what_was_written(tmp_path):
-    """The limit stands for a disk: a write past it fails, in the log and in sorted files."""
+    """The limit simulates a disk: a write beyond it fails, in the log and in sorted files."""
     limit = 3 << 20
 
     def limited() -> None:

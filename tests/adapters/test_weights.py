@@ -13,7 +13,7 @@ from tests.adapters.test_http import asked
 
 
 def record(model: str, weight: float) -> tuple[bytes, str]:
-    """A record and its checksum; the spaces show that nobody writes it anew."""
+    """A record and its checksum; the spaces show that it is not serialized again."""
     document = with_checksum(
         {"format": 1, "model": model, "weights": [weight], "feature_names": ["phi"]}
     )

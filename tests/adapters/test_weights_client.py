@@ -27,7 +27,7 @@ NAMES = ["phi_rel", "phi_hist"]
 
 
 def client() -> dict[str, Any]:
-    """What the page defines."""
+    """The definitions of the page."""
     found: dict[str, Any] = {}
     exec(CLIENT, found)
     return found
@@ -97,7 +97,7 @@ async def test_it_keeps_the_old_ones_when_others_are_wrong(
         assert said in caplog.text
         views.live = {"m": record(4.0, 4.0)}
         assert await poll(live)
-    assert not await poll(live)  # nobody answers any more
+    assert not await poll(live)  # no server answers any more
     assert live.record["weights"] == [4.0, 4.0]
 
 

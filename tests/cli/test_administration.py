@@ -21,7 +21,7 @@ SOURCE = "--source=kafka://localhost:9092"
 
 @pytest.fixture
 def broker(monkeypatch):
-    """A function that says how many partitions either input has; `created` is what was made."""
+    """A function with the partition counts of both inputs; `created` has the created topics."""
     created = []
 
     def have(rankings, judgments):
@@ -101,7 +101,7 @@ def test_schema_prints_names_and_documents(capsys):
 
 
 def commands_for(*settings, principal=None, alarms=False):
-    """What `check` prints of the rights, on a broker that it need not ask."""
+    """The rights that `check` prints, without requests to a broker."""
     arguments = dict(line.split("=", 1) for line in settings)
     made = Settings(**arguments, alarms=alarms)
     connection = connection_of(SOURCE.removeprefix("--source="), made)

@@ -25,9 +25,9 @@ SECOND, THIRD = 1 / log2(3), 1 / log2(4)
 
 
 def logs(directory, *, scores=(3.0, 2.0, 1.0)):
-    """Two queries in each of 60 traces. Served stands a, b, c and bm25 the other way round.
+    """Two queries in each of 60 traces. The served order is a, b, c, that of bm25 is the reverse.
 
-    Of every three traces the first two find `a` relevant, the third `c`.
+    Of every three traces, `a` is relevant in the first two, and `c` in the third.
     """
     rankings, judgments = [], []
     for trace in range(N_TRACES):
@@ -197,7 +197,7 @@ def test_resamples_confidence_and_top_are_obeyed(ask, out):
 
 
 def started(*arguments, **environment):
-    """What a process of its own prints: bytes."""
+    """The output of a separate process, as bytes."""
     command = [sys.executable, "-m", "evaluator", "compare", *map(str, arguments)]
     environment = {**os.environ, **environment}
     return subprocess.run(command, env=environment, capture_output=True, check=True).stdout

@@ -150,7 +150,7 @@ def test_nothing_is_learned_from_what_only_its_own_judgment_tells(fitted, tmp_pa
 
 @pytest.fixture
 def replayed(tmp_path, capsys):
-    """Exit code, what was said, and the files of a replay."""
+    """Exit code, output and files of a replay."""
 
     def run(*arguments):
         out = tmp_path / "replayed"

@@ -19,7 +19,7 @@ PLAIN = (
     *("--validate=0", "--set=optimizer=sgd", "--set=schedule=constant"),
     *("--set=learning_rate=0.1", "--set=batch_queries=1", "--set=scale=none"),
 )
-"""One step of one length per group, on raw features: what hand-made expectations assume."""
+"""One step of one length for each group, on raw features, as handmade expectations assume."""
 
 
 def rows_of(number, candidates, **more):
@@ -73,7 +73,7 @@ def flat(groups, **more):
     return [row for number, group in enumerate(groups) for row in rows_of(number, group, **more)]
 
 
-# The contract, once more and plainly
+# The contract in a plain implementation
 
 
 def plain_fit(groups, *, epochs, rate, l2, batch, initial, schedule, clip, mode):

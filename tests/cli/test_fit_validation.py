@@ -36,7 +36,7 @@ def fit(tmp_path, capsys):
 
 
 def tuned(weights, chosen_by, measured_on) -> float:
-    """What the best of some weights by one part is worth on another."""
+    """The value on one part of the weights that are best on another part."""
     best = max(weights, key=lambda each: ndcg(chosen_by, each))
     return ndcg(measured_on, best)
 

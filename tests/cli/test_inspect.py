@@ -41,7 +41,7 @@ JUDGMENTS = [
     FIRST,  # applied
     FIRST,  # duplicate
     FIRST | {"grades": {"c": 0}},  # conflicting
-    judgment(120_000, {"z": -2}),  # a withdrawal of what was not ranked
+    judgment(120_000, {"z": -2}),  # a withdrawal for a candidate that was not ranked
     judgment(130_000, {"a": "x"}),  # malformed
     judgment(2 * HOUR_MS, {"b": 2}),  # after maturity
     {**judgment(60_000, {"a": 1}), "node_id": "other"},  # its ranking never comes

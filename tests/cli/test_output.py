@@ -48,7 +48,7 @@ def test_a_reader_that_closes_the_pipe_ends_a_command_in_silence():
 def test_a_full_device_is_one_line_and_exit_code_4(unbuffered):
     for command in COMMANDS.values():
         if unbuffered and "--help" in command:
-            continue  # argparse drops what it cannot print
+            continue  # argparse drops text that it cannot print
         with FULL.open("w") as full:
             ended = run(command, full, unbuffered=unbuffered)
         assert ended.returncode == 4, command

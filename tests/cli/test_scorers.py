@@ -42,7 +42,7 @@ N = 40
 
 @pytest.fixture
 def replay(tmp_path, capsys, monkeypatch):
-    """Exit code, stderr and what was written."""
+    """Exit code, stderr and written files."""
     random = Random(2)
     rankings = [
         running.ranking(

@@ -117,7 +117,7 @@ def test_joined_rows_come_in_the_order_of_the_first():
     [
         ([0.5, -1.0, 0.0, 0.75], 2, [1, 3]),
         ([0.25, 0.5, -0.5] * 500, 3, [1, 2, 4]),  # of equal ones the earlier
-        ([0.0, 0.25, 0.0], 10, [1]),  # what did not change is not listed
+        ([0.0, 0.25, 0.0], 10, [1]),  # unchanged members are not listed
         ([0.5, 1.0], 0, []),
         ([], 3, []),
     ],

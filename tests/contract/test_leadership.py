@@ -118,7 +118,7 @@ async def test_waiting_ends_early_when_the_election_changes(backend, what):
     await staying.stop()
 
 
-# What was published
+# Published records
 
 
 async def test_all_follow_from_the_beginning_and_in_order(backend):
@@ -207,7 +207,7 @@ async def test_nobody_publishes_who_has_not_entered(backend):
     await leadership.stop()
 
 
-# What has settled
+# Settled records
 
 
 async def test_records_come_in_order_with_their_fingerprint_from_where_was_sought(two_tasks):

@@ -301,7 +301,7 @@ async def test_partitions_that_were_added_are_noticed_when_ids_are_asked_for(bac
     await backend.grow("judgments", 3)
 
     async def asked_for_a_while():
-        async with patience():  # a broker knows of them a moment later
+        async with patience():  # a broker has them a moment later
             while await started.topic_ids():
                 pass
 
@@ -346,7 +346,7 @@ async def eventually_owning(source, n_tasks, after_generation):
 
 
 async def eventually_owning_together(sources, n_tasks):
-    """Until all members know that they own so many tasks, whoever owns which."""
+    """Waits until all members together own this many tasks."""
     async with patience():
         while True:
             for source in sources:

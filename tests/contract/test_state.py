@@ -18,7 +18,7 @@ MakeDirectory = Callable[[], StateDirectory]
 
 @pytest.fixture(params=["memory", "rocksdb"])
 def make_directory(request, tmp_path) -> MakeDirectory:
-    """Makes what a process makes of the state directory; twice is two processes."""
+    """Opens the state directory as a process does; twice is two processes."""
     if request.param == "rocksdb":
         return lambda: RocksStateDirectory(tmp_path / "state")
     only = MemoryStateDirectory()

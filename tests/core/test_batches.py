@@ -93,7 +93,7 @@ PINNED = {
 
 @every_loss
 def test_the_bits_are_those_of_every_version_before(loss, mode):
-    """Records of weights are compared byte by byte with those that an older version has said."""
+    """Weights records are compared byte by byte with those of an older version."""
     found = hashlib.sha256()
     for optimizer, scale, size in (("sgd", "none", 1), ("adam", "within_query", 3)):
         learner = Learner(

@@ -17,7 +17,7 @@ Story = Callable[..., Task]
 
 @pytest.fixture(params=[1, CROWD], ids=["one query", "a crowd"])
 def tell(request: pytest.FixtureRequest) -> Story:
-    """Reads batches of (grades, what else a judgment has), each said of every query."""
+    """Reads batches of (grades, other members of a judgment), each for every query."""
 
     def told(*batches: Sequence[tuple[Any, dict[str, Any]]], **settings: Any) -> Task:
         task = Task("mrr", **settings)
@@ -44,7 +44,7 @@ def each(task: Task) -> list[tuple[int, list[tuple[str, float]]]]:
 
 
 def the_same(task: Task) -> tuple[int, list[tuple[str, float]]]:
-    """What all queries have in common."""
+    """The common state of all queries."""
     found = each(task)
     assert task.total("running")[0] == len(found) * bool(found[0][1])
     assert all(one == found[0] for one in found)

@@ -102,7 +102,7 @@ def fails(check: Callable[[World], None]) -> Callable[[World], bool]:
 
 
 def check_shrinking(world: World, seed: int) -> None:
-    """On failure tells the seed and the smallest world that still fails with it."""
+    """Fails with the seed and the smallest world that still fails."""
     try:
         check_world(world, seed)
     except Exception as error:

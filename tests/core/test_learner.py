@@ -70,7 +70,7 @@ def cosine(a, b):
     return float(np.dot(a, b) / np.linalg.norm(a) / np.linalg.norm(b))
 
 
-# What an update is
+# Updates
 
 TWO = Group(np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([1.0, 0.0]))  # p = 1/2, 1/2 at the start
 
@@ -120,7 +120,7 @@ def test_a_rate_of_inv_sqrt_counts_updates_and_not_groups(optimizer, schedule):
     assert learned(learner, with_skipped) == learned(learner, groups)
 
 
-# What changes nothing
+# No effect
 
 
 def check_that_skipped_groups_change_nothing(learner):
@@ -240,7 +240,7 @@ def test_before_the_warm_up_nothing_is_published_but_what_was_given():
     assert learner.snapshot(state) == (1.0, 2.0, 3.0, 4.0)
 
 
-# What freezes it
+# Freezing
 
 
 @every_loss

@@ -134,7 +134,7 @@ def finite_differences(name, mode, scores, grades, mask, step=1e-6):
     ],
 )
 def test_the_textbook_gradient_is_wrong_where_labels_do_not_sum_to_one(mode, grades):
-    """p - y, whatever is called y. It does not even sum to zero."""
+    """p - y for any definition of y; it does not even sum to zero."""
     scores, grades, mask = np.array([SCORES]), np.array([grades], float), np.ones((1, 3), bool)
     exact = finite_differences("softmax", mode, scores, grades, mask)
     assert of("softmax", mode, scores, grades).gradients == pytest.approx(exact, abs=1e-8)
@@ -150,7 +150,7 @@ def test_the_textbook_gradient_is_right_for_a_single_positive_of_grade_1():
 
 
 def test_following_the_textbook_gradient_diverges_with_two_positives():
-    """Two of three are relevant and the features tell: ours settles, p - y runs away."""
+    """Two of three are relevant and separable by features: ours converges, p - y diverges."""
     features, grades = np.array([[1.0, 0.9, 0.0]]), np.array([[1.0, 1.0, 0.0]])
     mask = np.ones((1, 3), bool)
     ours = textbook = 0.0
@@ -269,7 +269,7 @@ def test_large_scores_neither_overflow_nor_lose_the_gradient(name, mode):
 
 
 def test_a_certain_mistake_costs_what_it_should_and_not_what_an_epsilon_allows():
-    """-ln p with p = e^-1600 is 1600; ln(p + 1e-10) would say 23."""
+    """-ln p with p = e^-1600 is 1600; ln(p + 1e-10) would be 23."""
     loss, gradient = of_one("softmax", [800.0, -800.0], [0, 1])
     assert (loss, gradient) == (1_600.0, [1.0, -1.0])
 

@@ -18,7 +18,7 @@ ORDER = "a b c d e f"
 
 
 def value(measure, grades, order=ORDER, *, scales=None, said=None, **settings):
-    """Of one query; *said* has the members of the ranking beside the order."""
+    """The value of a query; *said* has the members of the ranking beside the order."""
     task = Task(measure, scales=scales, **settings)
     task.rank(ranking(order, at=1_000, **(said or {})))
     task.judge(judgment(grades, at=1_001))
@@ -169,7 +169,7 @@ TOPICS = {"a": ["x", "y"], "b": ["x"], "c": ["y"], "d": ["z"], "never": ["x", "y
         ("subtopic_recall@1", "a b c d", 2 / 3),
         ("subtopic_recall@3", "a b c d", 2 / 3),
         ("subtopic_recall@4", "a b c d", 1),
-        ("subtopic_recall@2", "d never a", 1 / 3),  # what is not relevant shows nothing
+        ("subtopic_recall@2", "d never a", 1 / 3),  # other candidates show nothing
     ],
 )
 def test_subtopics_are_worth_what_the_arithmetic_says(measure, order, expected):
@@ -235,7 +235,7 @@ def test_subtopics_of_a_judgment_win_are_merged_like_grades_and_withdrawn_by_nul
     task.judge(judgment({"a": 1}, at=6, subtopics={"a": ["y", "y"]}))
     assert task.value() == 1  # a and b have y now
     task.judge(judgment({"a": 1}, at=4, subtopics={"a": ["z"]}))
-    assert task.value() == 1  # older than what stands
+    assert task.value() == 1  # older than the current grade
     task.judge(judgment({"a": 1}, at=7, subtopics={"a": None}))
     assert task.value() == 1 / 2  # the ranking's again
     task.judge(judgment({"a": 1}, at=8, subtopics={"a": []}))
@@ -319,7 +319,7 @@ def test_with_judged_only_the_unjudged_are_not_there():
     task.rank(ranking(ORDER))
     task.judge(judgment({"c": 1}, at=1))
     assert task.value() == 1
-    assert task.last().first_ranks == [3]  # what the user saw
+    assert task.last().first_ranks == [3]  # exposed
 
 
 # Ties that cannot be averaged

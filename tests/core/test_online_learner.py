@@ -136,7 +136,7 @@ def test_weights_are_promoted_and_the_champion_becomes_better():
 
 
 def test_a_candidate_is_measured_on_nothing_that_was_ranked_before_it_had_learned():
-    """Prequential: in force for event times from the settled time of what it learned from."""
+    """Prequential: live for event times from the settled time of its training examples on."""
     candidate, promoted = releases(all_intervals())[:2]
     learned = [query for query in WORLD if query.n < candidate.ranges[query.task][1]]
     assert candidate.from_ms == max(query.settled_time_ms for query in learned)
@@ -302,7 +302,7 @@ def test_an_experiment_whose_features_are_gone_ends_by_age_too():
 
 @pytest.mark.parametrize("part", repeated(10, quick=1))
 def test_a_candidate_that_is_no_better_is_not_promoted(part, untested):
-    """Grades say nothing of features, so all weights are alike; served is drawn the same way."""
+    """Grades are independent of features, so all weights are equal; served is drawn alike."""
     for seed in range(100 + 3 * part, 103 + 3 * part):
         random = Random(seed)
         queries = []
@@ -362,7 +362,7 @@ WORSE = (1.0, -1.8, 0.5)
 
 
 def under_attack(seed):
-    """Of twenty queries somebody judges the one in which WORSE can be praised most."""
+    """Of twenty queries, only the one most favourable to WORSE is judged."""
     queries = world(seed, 5_000, noise=0.1)
     for first in range(0, len(queries), 20):
         _, place, praised = max(
@@ -397,7 +397,7 @@ def trying_the_worse(made):
 
 
 def experiment_of_the_worse(queries, trust):
-    """What becomes of WORSE."""
+    """The outcome for WORSE."""
     leader = trying_the_worse(rules(source_weights=trust, learner=Learner(learning_rate=1e-12)))
     turned = [each for batch in interleaved(queries, Random(1)) for each in leader.receive(batch)]
     ends = [r for r in releases([*turned, *leader.end()]) if r.of_version == 2]
@@ -423,7 +423,7 @@ def test_judgments_of_weight_0_teach_nothing():
         assert learners[0] == learners[1]
 
 
-# --- what lasts counts once ----------------------------------------------------------------------
+# --- repeated events count once ------------------------------------------------------------------
 
 
 @pytest.mark.slow(alone=False)
@@ -458,7 +458,7 @@ def test_a_trace_and_a_query_count_once_in_an_experiment(same, n_counted):
     assert (view.n_traces, view.challenger.number) == (n_counted, 2)
 
 
-# --- what ends learning, and ways back ----------------------------------------------------------
+# --- ends of learning, and recovery --------------------------------------------------------------
 
 
 OTHERS = ("phi_a", "phi_b", "phi_x")
@@ -654,7 +654,7 @@ def test_initial_weights_stay_live_when_features_change_later():
 
 @pytest.mark.slow(alone=False)
 def test_learning_that_has_ended_does_not_begin_anew():
-    """However the log is read: most lack what is needed, and then most have other features."""
+    """For any order of reading: most lack features, and then most have other features."""
     queries = [
         query._replace(feature_names=OTHERS) if i >= 560 else query._replace(propensities=[0.5] * 5)
         for i, query in enumerate(ordinary_world())
@@ -854,7 +854,7 @@ def test_clicks_without_propensities_end_learning_once_most_queries_have_them():
 
 @pytest.mark.slow(alone=False)
 def test_clicks_of_a_source_without_weight_are_not_even_counted():
-    """Whatever name a stranger writes: what has weight 0 ends nothing, and fires no alert."""
+    """For any name: queries with weight 0 neither end learning nor fire an alert."""
     trust = SourceWeights({"human": SourceRule()})
     model, _ = model_after(clicked(lambda i: i), rules(source_weights=trust, **IMPLICIT))
     assert (model["unusable"][1], model["learner"]["frozen"]) == ({}, "")

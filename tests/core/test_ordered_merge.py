@@ -97,7 +97,7 @@ def test_a_mark_may_be_the_beginning():
     later = WORLD[-1]._replace(task=0, n=9)
     merge = OrderedMerge(1, {})
     merge.watermark(0, WatermarkRecord(later.settled_time_ms, 9))
-    merge.add(later._replace(n=8))  # said again by a worker that was killed
+    merge.add(later._replace(n=8))  # written again by a killed worker
     merge.add(later)
     assert merge.n_waiting == 1
 

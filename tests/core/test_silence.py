@@ -71,7 +71,7 @@ def test_the_mean_of_one_click_and_one_silent_query_is_half():
         ([judgment({"x": 1}, at=1, trace="u")], True),
         ([judgment({"x": 1}, at=100, trace="u")], True),
         ([judgment({"x": 1}, at=101, trace="u")], False),  # after its maturity
-        ([judgment({"x": None}, at=50, trace="u")], True),  # a judgment, whatever it says
+        ([judgment({"x": None}, at=50, trace="u")], True),  # a judgment with any content
     ],
 )
 def test_clicks_that_no_longer_arrive_are_not_silence(records, silent):
@@ -115,7 +115,7 @@ def test_a_click_after_maturity_corrects_the_running_value_only():
     assert task.total("running", "mrr") == (1, 1)
 
 
-# What was seen
+# Exposures
 
 
 def test_clicks_are_shares_of_what_was_seen_at_the_first_ranks():

@@ -148,7 +148,7 @@ TRUE_DIFFERENCE = -0.02
 
 
 def verdict_with(trust_rules, seed):
-    """A candidate worse by 0.02, and one judgment in twenty that says it were better by 1."""
+    """A candidate worse by 0.02, which one judgment in twenty rates better by 1."""
     rng = np.random.default_rng(seed)
     hostile = rng.random(N_TRACES) < 0.05
     honest = np.where(rng.random(N_TRACES) < 0.5 + TRUE_DIFFERENCE / 0.4, 0.2, -0.2)

@@ -353,7 +353,7 @@ def test_a_shortened_table_has_the_names_with_the_most_queries():
 
 
 def tables_of(state):
-    """All tables of a state, as they stand there."""
+    """All tables of a state, in their order."""
     for model in state["models"]:
         kept = model["success_rates"]
         yield from (table for _, table in kept["tables"])

@@ -110,7 +110,7 @@ def test_explicit_ranks_tie_as_scores_do():
 def test_a_repeated_candidate_ties_where_it_stands_best():
     task = Task("mrr", ties="average")
     task.read([ranking("a b a c", scores=[1, 2, 2, 1])], [judgment({"a": 1}, at=1)])
-    assert task.value() == (1 + 1 / 2) / 2  # with b; c stands third
+    assert task.value() == (1 + 1 / 2) / 2  # tied with b; c is third
 
 
 def test_a_thousand_tied_candidates_are_averaged():

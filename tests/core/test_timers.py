@@ -14,7 +14,7 @@ def times(*values):
 
 
 def popped(timers, limit_ms, age="settle"):
-    """(time, slot) of what comes of age, sorted."""
+    """(time, slot) of due timers, sorted."""
     return sorted(
         (due, slot)
         for due_range in timers.pop_before(age, limit_ms)

@@ -47,7 +47,7 @@ def random_query(random, i):
 
 @pytest.fixture(scope="module")
 def compared():
-    """For each query what we and what they say, by their names."""
+    """Our values and theirs for each query, by their names."""
     random = Random(20)
     runs, qrels, task = {}, {}, Task(",".join(OURS_BY_THEIRS.values()))
     for first in range(0, N_QUERIES, BATCH):

@@ -14,7 +14,7 @@ N_PARTITIONS = 2
 
 
 class Reader:
-    """Stands where worker and broker stand: takes appends, 'commits' them in its own time."""
+    """Replaces worker and broker: accepts appends, and 'commits' them later."""
 
     def __init__(self, *, per_turn: int) -> None:
         self.appended: list[tuple[str, int, bytes | None]] = []
@@ -76,7 +76,7 @@ async def test_a_message_goes_where_the_hash_of_its_key_says():
 
 
 class Slow(Reader):
-    """Reads on only when somebody looks, less than is appended between two looks."""
+    """Reads only at each look, and less than is appended between two looks."""
 
     def snapshot(self) -> Snapshot:
         self.committed = min(self.committed + self._per_turn, len(self.appended))

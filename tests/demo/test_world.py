@@ -21,7 +21,7 @@ def messages() -> list[DemoMessage]:
 
 @pytest.fixture(scope="module")
 def read(messages: list[DemoMessage]) -> dict[str, list[dict[str, Any]]]:
-    """What is JSON of them, by kind."""
+    """Their JSON messages by kind."""
     kinds = ("ranking", "judgment", "late judgment")
     return {kind: [json.loads(m.value) for m in messages if m.kind == kind] for kind in kinds}
 

@@ -76,7 +76,7 @@ def commands(page: str) -> str:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Where the commands of the page have done their work; `said` is what they said."""
+    """The folder in which the commands of the page ran; `said` is their output."""
     folder = tmp_path_factory.mktemp("backfill")
     for name, lines in zip(("rankings", "judgments"), world(), strict=True):
         put(folder / "logs", f"{name}.ndjson", lines)
@@ -103,7 +103,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def prometheus(folder) -> Iterator[Prometheus]:
-    """A Prometheus of today, over what the commands put into its folder."""
+    """A current Prometheus on the folder that the commands have filled."""
     server = Prometheus(folder, jobs={})
     server.start()
     try:

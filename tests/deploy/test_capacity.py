@@ -53,7 +53,7 @@ def test_the_table_of_measurements_has_the_formula_beside_them():
 def test_the_formula_bounds_what_python_allocates(case):
     n = 4 * memory.BATCH  # columns double: now they are full
     n_candidates, n_rankers, judged = case
-    memory.fill(memory.BATCH, n_candidates, n_rankers, judged=judged)  # what decoding keeps
+    memory.fill(memory.BATCH, n_candidates, n_rankers, judged=judged)  # memory that decoding keeps
     tracemalloc.start()
     try:
         engine = memory.fill(n, n_candidates, n_rankers, judged=judged)

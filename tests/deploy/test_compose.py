@@ -142,7 +142,7 @@ def test_promtool_accepts_the_configuration():
 
 
 def amtool(file):
-    """Exit code and everything that the tool of Alertmanager says of a configuration."""
+    """Exit code and output of the tool of Alertmanager for a configuration."""
     program = shutil.which("amtool")
     assert program, "amtool is not there: make system"
     done = subprocess.run(

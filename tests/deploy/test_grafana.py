@@ -40,7 +40,7 @@ def test_the_dashboards_are_fresh():
 
 
 def read_by_the_kit(board):
-    """What is left of a dashboard: members that the schema does not know are gone."""
+    """A dashboard without the members that are not in the schema."""
     register_default_plugins()  # without them queries and what is of one kind of panel pass as is
     return json.loads(JSONEncoder().encode(Dashboard.from_json(board)))
 
@@ -176,7 +176,7 @@ INVENTORY = {
         "Loss": "evaluator_learning_loss",
     },
 }
-"""What each dashboard must show, and a figure that its panel asks for."""
+"""Required panels of each dashboard, and a figure that the panel queries."""
 VARIABLES = {
     "quality": {"model", "variant", "ranker", "measure", "segment"},
     "pipeline": {"model", "variant"},

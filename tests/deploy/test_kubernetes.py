@@ -67,7 +67,7 @@ def built(tmp_path_factory):
 def objects(built, overlay):
     """The objects of an overlay, by kind and name; tests only read them.
 
-    A map is beside another overlay, which has what finds its pods.
+    A map is deployed beside another overlay, whose monitors select its pods.
     """
     found = objects_of(built[overlay])
     if overlay != "map":

@@ -35,18 +35,17 @@ ELSEWHERE = (
     *("evaluator_input_retention_seconds", "evaluator_input_retention_needed_seconds"),
     "evaluator_memory_limit_bytes",
 )
-"""What topics in memory or this machine may not have; other tests show that it is there."""
+"""Series that topics in memory or this machine may lack; other tests cover them."""
 NOT_IN_THE_DEMO = (
     *("evaluator:messages_steady:min15m", "evaluator:snapshot_age_seconds:min"),
     *("evaluator:map_lag:sum", "evaluator:map_records:increase5m"),
 )
-"""What takes longer to be there than these tests, or needs snapshots or a map; others test their
-rules."""
+"""Series that appear later, or need snapshots or a map; other tests cover their rules."""
 
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory) -> Path:
-    """What the demo says."""
+    """The output of the demo."""
     return tmp_path_factory.mktemp("demo") / "said"
 
 
@@ -76,7 +75,7 @@ def demo(said, tmp_path_factory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def prometheus(demo, said, tmp_path_factory) -> Iterator[Prometheus]:
-    """A Prometheus that knows the demo, and from last week what was recorded of it today."""
+    """A Prometheus with the demo, and with its recorded series of today as those of last week."""
     folder = tmp_path_factory.mktemp("prometheus")
     server = Prometheus(folder, jobs={"evaluator": demo})
     server.start()
@@ -131,19 +130,19 @@ def as_of_last_week(server: Prometheus, file: Path) -> None:
 
 
 def shown(server: Prometheus, expr: str) -> list[dict]:
-    """What an expression gives, now or soon: a scrape of the busy demo may have taken too long."""
+    """The value of an expression, now or soon: a scrape of the busy demo may have timed out."""
     return until(
         lambda: server.query(expr), every=0.2, told=lambda: f"no series: {expr}\n{server.log()}"
     )
 
 
 def drawn(server: Prometheus, expr: str) -> list[dict]:
-    """What was there at some time: an experiment, say, may have ended before the demo has."""
+    """The series at any time: for example, an experiment may end before the demo."""
     return server.query(expr) or over_the_demo(server, expr) or shown(server, expr)
 
 
 def lasting(expr: str) -> str:
-    """The query without what only a scrape in the right seconds of the demo can see.
+    """The query without conditions that only a scrape in the right seconds of the demo meets.
 
     On a busy machine scrapes of the busy demo take too long: the first one may come when the
     challenger is the champion already, and counters do not grow between the others.
@@ -161,14 +160,14 @@ def is_elsewhere(expr: str) -> bool:
 
 
 def filled(expr: str, chosen: Mapping[str, str] = MappingProxyType({})) -> str:
-    """PromQL as Grafana sends it, with what is *chosen* of a variable, else with all its values."""
+    """PromQL as sent by Grafana, with the *chosen* values of a variable, or else all of them."""
     expr = expr.replace("$__rate_interval", "1m")
     return re.sub(r"\$(\w+)", lambda found: chosen.get(found[1], ".*"), expr)
 
 
 @pytest.fixture(scope="module")
 def listed(prometheus) -> dict[str, str]:
-    """What Grafana puts for each variable when its values are ticked one by one: `(a|b)`."""
+    """The text of Grafana for each variable whose values are selected one by one: `(a|b)`."""
     found = {}
     for board in BOARDS.values():
         for variable in board["templating"]["list"]:
@@ -257,7 +256,7 @@ def test_annotations_can_be_asked_and_those_of_what_the_demo_did_are_there(
 
 
 def over_the_demo(server: Prometheus, expr: str) -> list[dict]:
-    """What an expression gave at any time since the demo began, as annotations ask."""
+    """The value of an expression at any time since the demo began, as in annotations."""
     now = time.time()
     data = server.ask(
         "query_range", query=expr, start=str(now - LONGEST_SECONDS), end=str(now), step="5"

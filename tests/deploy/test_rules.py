@@ -24,7 +24,7 @@ ALERTS = rules_of("alert")
 SERVED = {"ranker": "served", "measure": "ndcg@10"}
 
 
-# What every rule must have
+# Required members of every rule
 
 
 @pytest.mark.promtool
@@ -96,7 +96,7 @@ def after_a_week() -> World:
     world = World(step_minutes=5, n=N)
     world.put("evaluator_build_info", [1] * (N + 1), job="some", instance="a")
     falls = steps((0.8, FALL), (0.2, N - FALL))
-    for job, means in (("same", [0.8] * N), ("falls", falls)):  # the evaluator's alarms tell it
+    for job, means in (("same", [0.8] * N), ("falls", falls)):  # the evaluator's alarms detect it
         world.quality(job, [50] * N, means)
         world.coverage(job, [70] * N, means)
     night = steps((50, 24), (0, 24), (50, WEEK - 24), (0, 24), (50, N - WEEK - 48))

@@ -8,12 +8,12 @@ from tests.deploy.rules import GROUPS, RULES, World, promtool, steps, threshold,
 N = 200
 FAULT = 100
 ANEW = 180
-"""Minutes: the last hour lies wholly after the fault, and in it a process begins anew."""
+"""Minutes: the last hour is entirely after the fault, and has a restart of a process."""
 MOMENTS = (f"{ANEW - 5}m", f"{ANEW + 2}m", f"{N}m")
 
 
 def then(before: float, after: float) -> list[float]:
-    """What changes at FAULT, one for each minute."""
+    """The changes at FAULT, one for each minute."""
     return steps((before, FAULT), (after, N - FAULT))
 
 

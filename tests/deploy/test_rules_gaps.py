@@ -73,7 +73,7 @@ COUNTED = {
         {"model": "ranker", "status": "promoted"},
     ),
 }
-"""What is told for an hour: alert, its counter and the labels beside job and instance."""
+"""Alerts that fire for an hour: alert, its counter and the labels beside job and instance."""
 
 
 @pytest.mark.promtool

@@ -53,7 +53,7 @@ def put_waits(world: World) -> None:
     awaited, waiting = "evaluator_leader_awaited", "evaluator_leader_buffered_queries"
     well = [(3, 5, 9, 2, 7, 7)[minute % 6] for minute in range(FAULT + 1)]
     growing = [40 * minute for minute in range(1, MINUTES - FAULT + 1)]
-    full = [50_000] * (MINUTES - FAULT)  # no more is read until the task says something
+    full = [50_000] * (MINUTES - FAULT)  # reading pauses until the task writes a record
     for job, values in (("waits", [*well, *growing]), ("waits-with-a-full-desk", [*well, *full])):
         world.put(awaited, then(0, 1), job=job, **task)
         world.put(awaited, then(1, 0), job=job, instance="a", task="0")

@@ -33,11 +33,11 @@ def test_on_day_one_a_stop_of_steady_rankings_is_told_within_ten_minutes(tmp_pat
             # Eight minutes without any are usual at these rates, or not unusual:
             "slow": steps((1, stop), (0, after)),
             "every-nine-minutes": steps(*[(1, 1), (0, 8)] * (n // 9)),
-            # What comes in batches pauses between them:
+            # Batches have pauses between them:
             "batches": steps(*[(0, 20), (500, 10)] * (n // 30)),
             # It ends slowly:
             "fades": steps(*[(40 * 0.8**k, 5) for k in range(20)], (0, n - 100)),
-            # Much at once, after which the rate is what it was:
+            # A burst, followed by the previous rate:
             "catches-up": steps((9_000, 4), *[(1, 1), (0, 8)] * ((n - 4) // 9), (0, (n - 4) % 9)),
         },
         n,

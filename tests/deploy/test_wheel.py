@@ -28,7 +28,7 @@ def run(*command, **options):
 
 
 def build(directory, **environment):
-    """The only wheel that `python -m build` makes of the tree, from its archive of sources."""
+    """The only wheel that `python -m build` makes, from the source archive of the repository."""
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", directory]
     run(*command, cwd=ROOT, env={**os.environ, **environment})
     (wheel,) = directory.glob("*.whl")

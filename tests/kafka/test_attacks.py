@@ -121,7 +121,7 @@ def test_poisoned_judgments_and_a_forgery_reach_no_more_than_the_page_of_the_gat
     world.produce(poisoned())
     expected = until_said_like_a_replay(world, worker, tmp_path)
     records = [json.loads(value) for value in expected]
-    # A source floods: what it teaches is tried, and its share is capped at the gate.
+    # A source floods: its lesson is tried, and its share is capped at the gate.
     flooded = [each for each in records if each["model"] == "flooded"]
     assert {each["status"] for each in flooded} == {"initial", "challenger", "rejected"}
     rejected = next(each for each in flooded if each["status"] == "rejected")

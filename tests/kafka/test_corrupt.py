@@ -112,7 +112,7 @@ def test_a_damaged_batch_is_named_and_skipped_and_all_else_is_exact(
     assert worker.stop() == 0
     truth.check_outputs(world.outputs(), once=False)
 
-    # The state is of the inputs without them: the checkpoint says so, and no flag is needed again.
+    # The state is of the inputs without them: the checkpoint has this, so no flag is needed again.
     rebuilt = start(world, state_dir=tmp_path / "other")
     rebuilt.until_read(ends)
     rebuilt.until_ready()
@@ -175,7 +175,7 @@ def test_a_batch_that_is_damaged_or_lost_after_it_was_read_stops_no_worker_that_
     own_broker.start()
     flags = ("--skip", f"{rankings}-0:{first}-{last}")
     if disk == "other":
-        for given in ((), flags):  # what it has read is not left out unless that is accepted
+        for given in ((), flags):  # records that were read are only left out with permission
             worker = start(world, *given, state_dir=tmp_path / disk)
             assert worker.wait() == 3
             assert flags[1] in worker.err.splitlines()[-1]

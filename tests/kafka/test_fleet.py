@@ -132,7 +132,7 @@ def read_by(*workers):
 def test_workers_that_end_at_the_end_share_the_input_and_a_late_one_rebuilds_their_tasks(
     make_world, start, kafka, tmp_path
 ):
-    """A member that stands still keeps the group from assigning until both have joined."""
+    """A paused member blocks the assignment of the group until both have joined."""
     world = make_world(2)
     gate = named(start, world, "gate")
     until_shared(world, gate)

@@ -127,7 +127,7 @@ def check_restart(fleet, name):
     fleet.start_again(name)
     worker = fleet.workers[name]
     worker.eventually(lambda: worker.get("/metrics"))
-    fleet.minute(tasks=theirs, without=name)  # whatever it has at first
+    fleet.minute(tasks=theirs, without=name)  # regardless of its initial tasks
     worker.until_ready()
     assert worker.tasks == had
     assert not worker.events("task_restored")
@@ -135,7 +135,7 @@ def check_restart(fleet, name):
 
 
 def check_take_over(fleet):
-    """`kill -9`: the others go on, and have all tasks when the member is removed."""
+    """`kill -9`: the others continue, and own all tasks once the member is removed."""
     name = next(n for n in NAMES if not fleet.workers[n].samples()["evaluator_leader_active"])
     worker, others = fleet.workers[name], fleet.others(name)
     theirs = sorted(task for each in others for task in each.tasks)

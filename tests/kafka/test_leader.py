@@ -39,9 +39,9 @@ LEARNING = {
 def messages(
     first: int, end: int, model: str = "m", judged_by=lambda _: ("human", 1.0)
 ) -> dict[tuple[str, int], list[Raw]]:
-    """A ranking a second of event time, and the judgment of the best two by a linear truth.
+    """A ranking each second of event time, and judgments of the best two by a linear truth.
 
-    *judged_by* gives the source of the judgment by number, and by what it multiplies the truth.
+    *judged_by* gives the source of a judgment by number, and its factor of the truth.
     """
     made = {(log, task): [] for log in ("rankings", "judgments") for task in range(N_TASKS)}
     for number in range(first, end):
@@ -74,7 +74,7 @@ def said(world: World) -> list[bytes]:
 
 
 def until_said(world, worker, n, what="promoted"):
-    """Waits until so many records of this status were said."""
+    """Waits until this many records with the status are published."""
     return worker.eventually(
         lambda: [json.loads(v)["status"] for v in said(world)].count(what) >= n and said(world)
     )

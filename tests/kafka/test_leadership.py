@@ -42,10 +42,10 @@ COMPACT = {"cleanup.policy": "compact"}
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left_to_the_log_of_the_event_loop(caplog):
-    """No task and no error of the library that nobody has looked at."""
+    """No pending task and no unretrieved error of the library."""
     with caplog.at_level(logging.ERROR, logger="asyncio"):
         yield
-        gc.collect()  # futures say so when they go
+        gc.collect()  # futures report it on deletion
     assert [record.message for record in caplog.records if record.name == "asyncio"] == []
 
 
@@ -147,7 +147,7 @@ async def test_who_is_expelled_for_its_silence_is_not_is_leader_and_may_come_bac
     await other.start()
     async with patience():
         await elected(other)
-    await eventually(lambda: not leadership.elected)  # it hears of that a moment later
+    await eventually(lambda: not leadership.elected)  # it notices a moment later
     await other.stop()
     async with patience():
         await elected(leadership)
@@ -164,7 +164,7 @@ async def test_who_is_is_leader_stays_there_whoever_joins_or_leaves(backend):
     await others.pop(0).stop()
     await one_elected([first, *others])
     assert first.elected
-    await first.publish([said("weights", 1), said("weights-log", 1)])  # nobody else has entered
+    await first.publish([said("weights", 1), said("weights-log", 1)])  # no other leader has entered
     await first.stop()
     await one_elected(others)
 
@@ -232,7 +232,7 @@ async def test_what_was_read_while_entering_failed_is_not_lost(backend, monkeypa
     assert keys(await second.follow(timeout_ms=0)) == [b"key-1"]
 
 
-# What has settled
+# Settled records
 
 
 async def test_what_is_no_record_is_passed_over(backend):
@@ -362,7 +362,7 @@ async def test_nothing_is_left_running_where_the_broker_went_while_publishing(
 
 
 async def only_left(tasks):
-    """Until none but these run: what was cancelled needs an interval of the event loop or more."""
+    """Waits until only these tasks run: cancelled tasks need a round of the event loop or more."""
     await eventually(lambda: asyncio.all_tasks() == tasks, seconds=STOP_SECONDS)
 
 

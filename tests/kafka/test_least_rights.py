@@ -104,7 +104,7 @@ def execute(broker, authority, lines, directory):
 
 
 def rights_of(words):
-    """What a command of kafka-acls grants: operation, kind and name of each."""
+    """The rights that a command of kafka-acls grants: operation, kind and name."""
     operation = OPERATIONS[words[words.index("--operation") + 1]]
     pairs = itertools.pairwise(words)
     return [(operation, KINDS[option], name) for option, name in pairs if option in KINDS]
@@ -143,7 +143,7 @@ async def asking(connection):
 
 
 def needed(prefix):
-    """Every right without which `run` must end, and what it must say then."""
+    """Every right without which `run` must end, and its expected error."""
     unseen = "No right to see topic {}. Grant the rights of `evaluator check`"
     outputs = ("evaluations", "settled", "windows", "dead-letters")
     return {
@@ -160,7 +160,7 @@ LOGS = ("weights-log", "alarms", "alarm-commands")
 
 
 def needed_to_leader(prefix):
-    """Every right without which a leader must end, and what it must say then."""
+    """Every right without which a leader must end, and its expected error."""
     unseen = "No right to see topic {}. Grant the rights of `evaluator check`"
     return {
         (READ, TOPIC, f"{prefix}settled"): "No right for reading .*{}",
@@ -175,7 +175,7 @@ def needed_to_leader(prefix):
 
 
 async def append(backend, topic):
-    """One record, whatever it says."""
+    """A record with any content."""
     await backend.append(topic, 0, [b"value"])
     await backend.close()
 

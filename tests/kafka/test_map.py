@@ -151,7 +151,7 @@ class Foreign:
         return [rows for topic in topics for rows in topic.values()]
 
     def require_equal_totals(self):
-        """What an evaluator makes of the canonical topics is what it makes of the foreign ones."""
+        """The results of an evaluator for canonical topics equal those for the foreign ones."""
         names = (f"rankings_topic={self.to[0]}", f"judgments_topic={self.to[1]}")
         mapped = self.replayed("mapped", *names, f"out_of_orderness_ms={2 * LEAD_MS}")
         direct = self.replayed("replayed", f"mapping={self.directory / 'direct.toml'}")

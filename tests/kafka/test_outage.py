@@ -17,7 +17,7 @@ from tests.waiting import STOP_SECONDS, eventually, patience
 pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("brokers")]
 
 R0, J0 = ("rankings", 0), ("judgments", 0)
-NOBODY = Connection("127.0.0.1:9")  # the discard port: nobody listens
+NOBODY = Connection("127.0.0.1:9")  # the discard port, without a listener
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ async def backend(own_broker, topic_prefix):
 
 
 async def told_away(source: KafkaSource) -> list[bytes | None]:
-    """Polls until the source says that the broker is away; returns what still came."""
+    """Polls until the source reports that the broker is unavailable; returns the last records."""
     got = []
     with contextlib.suppress(SourceUnavailable):
         async with patience():
@@ -41,7 +41,7 @@ async def told_away(source: KafkaSource) -> list[bytes | None]:
 async def test_a_broker_that_is_killed_while_the_group_assigns_fences_no_member(
     own_broker, backend
 ):
-    """It forgets the member id that a member has just been given, and knows an earlier one."""
+    """The broker forgets the latest member id of a member, and knows an earlier one."""
     first = backend.source(group_instance_id="a", session_timeout_ms=LONG_MS)
     times = {"session_timeout_ms": LONG_MS, "heartbeat_interval_ms": LONG_MS}
     second = backend.source(group_instance_id="b", **times)
@@ -165,7 +165,7 @@ async def test_a_client_asks_patiently_and_stops_in_time_while_the_broker_is_awa
     source.seek(R0, 0)
     await sink.start()
     attempts, began = counted_attempts(source), time.monotonic()
-    await asyncio.to_thread(own_broker.stop)  # its last answer says that nobody leads
+    await asyncio.to_thread(own_broker.stop)  # its last answer has no leader
     lost = await sink.emit({("settled", 0): [OutputRecord(None, b"lost")]})
     await told_away(source)  # two seconds or more; without a pause thousands of attempts
     assert 0 < attempts[0] < 100 * (time.monotonic() - began)

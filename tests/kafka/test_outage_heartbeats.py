@@ -32,7 +32,7 @@ BUFFERED = 20
 
 
 class Producer:
-    """A producer of one recommender, which may stand still with all that it has buffered."""
+    """A producer of a recommender, which can pause with all its buffered records."""
 
     def __init__(self, world):
         self._world = world

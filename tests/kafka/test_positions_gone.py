@@ -31,7 +31,7 @@ def world(make_world):
 
 
 async def expire_unseen(world, log):
-    """Records that nobody may read yet expire, and the log goes on behind them."""
+    """Expires records of an open transaction; the log continues behind them."""
     topic = f"{world.prefix}{log}"
     arguments = world.connection.arguments()
     async with AIOKafkaProducer(**arguments, transactional_id=f"{topic}-open") as producer:
@@ -129,7 +129,7 @@ async def keep(world, log, milliseconds):
 
 
 async def until_kept(world, log, holds):
-    """Until the broker's own answer has a new retention: it says that it is done before that."""
+    """Waits until the broker reports the new retention: it acknowledges the change before that."""
     topic = f"{world.prefix}{log}"
     async with patience():
         while not holds(int((await described(world.connection, [topic]))[topic]["retention.ms"])):
@@ -137,7 +137,7 @@ async def until_kept(world, log, holds):
 
 
 def execute(directory, command):
-    """What kafka-configs does, with the jars of the tests."""
+    """The effect of kafka-configs, with the jars of the tests."""
     tool, *arguments = shlex.split(command)
     assert tool == "kafka-configs.sh"
     java = Broker(directory)._java(jars())

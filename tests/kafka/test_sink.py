@@ -35,7 +35,7 @@ async def started(backend) -> KafkaSink:
 
 
 def failing(sink: KafkaSink, error: Exception, *, after_writing: bool, every: int = 3) -> list[int]:
-    """Makes every n-th batch of this sink fail, whatever its producer; returns the count."""
+    """Makes every n-th batch of this sink fail, for all its producers; returns the count."""
     failed = [0]
     sent = [0]
     make = sink._new_producer

@@ -182,7 +182,7 @@ async def at_work(source, milliseconds):
 
 
 async def nothing_polled(source, seconds):
-    """Polls as whoever has no tasks does."""
+    """Polls like a member without tasks."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             while True:
@@ -214,7 +214,7 @@ async def test_whoever_is_silent_leaves_and_comes_back_and_whoever_is_at_work_st
     await source.start()
     pause = SILENCE_MS
     async with patience():
-        while pause >= SILENCE_MS / 2:  # a process that stands still for so long is silent itself
+        while pause >= SILENCE_MS / 2:  # a paused process is silent itself
             generation = await owned(source, {0})
             source.seek(R0, 0)
             source.seek(J0, 0)

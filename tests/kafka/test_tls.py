@@ -26,7 +26,7 @@ PASSWORD = PASSWORDS["owner"]
 
 @pytest.fixture
 def scram(secured, authority, tmp_path):
-    """Address and settings of who logs in with a password, which a newline ends in its file."""
+    """Address and settings of a login with a password, whose file ends with a newline."""
     (tmp_path / "hush-file").write_text(PASSWORD + "\n")
     return secured.scram_bootstrap, {
         "security_protocol": "SASL_SSL",
@@ -39,7 +39,7 @@ def scram(secured, authority, tmp_path):
 
 @pytest.fixture
 def mutual(secured, authority):
-    """Address and settings of who shows a certificate."""
+    """Address and settings of a client with a certificate."""
     certfile, keyfile = authority.issue("owner")
     return secured.tls_bootstrap, {
         "security_protocol": "SSL",
@@ -65,7 +65,7 @@ def command(topic_prefix):
 @pytest.mark.parametrize("way", ["scram", "mutual"])
 def test_every_command_works_over_tls(way, request, secured, command, topic_prefix, tmp_path):
     access = request.getfixturevalue(way)
-    create = ("topics", "create", "--partitions=2", "--no-timestamp-bound")  # they say any time
+    create = ("topics", "create", "--partitions=2", "--no-timestamp-bound")  # arbitrary timestamps
     assert command(access, *create) == 0
     assert command(access, "check") == 0
     world = World(Connection(secured.bootstrap), topic_prefix, create=False)
@@ -86,7 +86,7 @@ def without(settings, *names):
 
 @pytest.fixture
 def faults(secured, authority, scram, mutual, tmp_path):
-    """What is wrong: address, settings, and what must be said."""
+    """Faults: address, settings, and the expected error."""
     (tmp_path / "wrong").write_text("wrong")
     stranger = Authority(tmp_path, "stranger")
     unknown, expired = stranger.issue("owner"), authority.issue("late", age_days=9)
@@ -200,7 +200,7 @@ async def polled_for_ever(source):
 async def test_clients_that_lose_their_connection_take_up_new_secrets(
     secured, authority, mutual, topic_prefix, tmp_path
 ):
-    """A consumer and a producer of the library would go on with the ones they were made with."""
+    """A consumer and a producer of the library would keep the files of their creation."""
     bootstrap, tls = mutual
     files = {name: tmp_path / name for name in ("ssl_certfile", "ssl_keyfile")}
 

@@ -23,7 +23,7 @@ def world(make_world):
 
 
 def make_anew(world, *logs):
-    """Makes topics anew and lets them grow beyond what was read of the old ones."""
+    """Recreates topics, and lets them grow beyond the positions in the old ones."""
     before = world.ends()
     for log in logs:
         asyncio.run(made_anew(world.connection, f"{world.prefix}{log}", 1))
@@ -33,7 +33,7 @@ def make_anew(world, *logs):
 
 
 def read_to_the_end(world, worker):
-    """Its totals are those of what is there now."""
+    """Checks that its totals are those of the current records."""
     worker.until_read(world.ends())
     worker.until_ready()
     assert comparable(worker.totals) == world.truth().totals

@@ -30,7 +30,7 @@ def counted(worker, topic):
 
 def test_a_worker_that_starts_again_goes_on_as_if_it_had_never_stopped(world, start):
     append_part(world, 0, 0.6)
-    settings = {"max_poll_records": 60, "session_timeout_ms": LONG_MS}  # nothing is said twice
+    settings = {"max_poll_records": 60, "session_timeout_ms": LONG_MS}  # no output is repeated
     first = start(world, **settings)
     first.until_read(world.ends())
     before = first.totals["ledger"]
@@ -53,7 +53,7 @@ def test_a_worker_that_starts_again_goes_on_as_if_it_had_never_stopped(world, st
 
 
 def check_other_measures(world, start):
-    """Other settings say everything again, apart from dead letters."""
+    """Other settings publish everything again, except dead letters."""
     before = world.outputs()
     settings = replace(world.settings, measures=("mrr@2", "ndcg"))
     assert start(world, "--until-end", **arguments_of(settings)).wait() == 0

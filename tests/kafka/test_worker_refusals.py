@@ -15,7 +15,7 @@ pytestmark = pytest.mark.kafka
 
 @pytest.fixture
 def run(kafka, topic_prefix, tmp_path):
-    """Runs a command to its end on a broker: the exit code, what it printed, its last line."""
+    """Runs a command to its end on a broker; returns exit code, output and last line."""
 
     def run(*arguments, bootstrap=kafka.bootstrap):
         source = ("--source", f"kafka://{bootstrap}", "--set", f"topic_prefix={topic_prefix}")
@@ -65,7 +65,7 @@ def test_missing_topics_are_refused_and_created(kafka, topic_prefix, run):
 
 
 def test_topics_are_created_from_nothing_and_checked(topic_prefix, run):
-    assert run("topics", "plan")[0] == 3  # nobody knows how many partitions
+    assert run("topics", "plan")[0] == 3  # unknown partition counts
     code, out, _ = run("topics", "create", "--partitions", "3")
     assert code == 0
     assert out.count(f"created {topic_prefix}") == 11

@@ -44,7 +44,7 @@ def test_killed_then_contended_then_damaged_it_comes_back_with_the_same_totals(
     killed.signal(signal.SIGKILL)
     assert killed.wait() == -signal.SIGKILL
 
-    # at once, on the same port and directory; what is on the disk is not read again
+    # at once, on the same port and directory; the disk is not read again
     append_part(world, 0.5, 0.8)
     second = start(world, state_dir=state, http_port=killed.port)
     second.port = killed.port

@@ -90,7 +90,7 @@ def labels(*names_and_values):
 
 
 def check_samples(samples, totals):
-    """A scrape of the only process of a group says what its totals say."""
+    """A scrape of the only process of a group equals its totals."""
     for row in totals["totals"]:
         measure = {"hit@3": "top3"}.get(row["measure"], row["measure"])
         names = [(n, row[n]) for n in ("model", "variant", "ranker")]

@@ -15,7 +15,7 @@ from tests.core.alarms.test_watch import watched
 
 
 def record_of(task, value):
-    """What a record of `settled` has, read without the leader's reader."""
+    """The content of a record of `settled`, without the leader's reader."""
     of = json.loads(value)
     if "watermark_ms" in of:
         return task, WatermarkRecord(of["watermark_ms"], of["n"])

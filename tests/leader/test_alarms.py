@@ -59,7 +59,7 @@ def settle(desk, seed=0, *, world=WORLD, **how):
 
 
 def events_in(desk):
-    """Each event once, as a reader of `alarms` has them: the same bytes may come again."""
+    """Each event once, as for a reader of `alarms`: records may be repeated with the same bytes."""
     records = dict.fromkeys(record.value for record in desk.broker.leader.written["alarms"])
     found = [json.loads(value) for value in records]
     return [

@@ -41,7 +41,7 @@ def _nobody_waits_long(monkeypatch):
 
 @pytest.fixture(scope="module")
 def whole():
-    """What one leader publishes that nothing happens to."""
+    """The records of a leader without faults."""
 
     async def work():
         desk = Desk()
@@ -131,7 +131,7 @@ async def test_what_workers_say_again_changes_no_byte(whole):
         await desk.until(lambda: len(desk.weights) == len(whole.weights))
         state = desk.states[-1]
     assert desk.log == whole.log
-    again = desk.leader()  # goes on behind what was taken, whatever is said again
+    again = desk.leader()  # continues behind processed records, despite repeats
     queries, marks = much_later(state)
     async with desk.working(again):
         desk.settle([*WORLD[-50:], *queries, *marks])
@@ -162,7 +162,7 @@ async def test_who_was_deposed_says_nothing_more_and_may_come_back(whole):
     half = len(WORLD) // 2
     async with desk.working(leader):
         await desk.until(lambda: leader.view.is_leader)
-        desk.broker.leader.leader_epoch += 1  # somebody else has entered, and is gone again
+        desk.broker.leader.leader_epoch += 1  # another leader has entered and left
         with capture_logs() as logs:
             desk.settle_all(WORLD[:half])
             desk.settle_all(WORLD)
@@ -229,7 +229,7 @@ async def test_a_task_that_says_nothing_is_named_and_the_others_are_not_read_for
         await desk.until(lambda: not leader.view.n_waiting)
 
 
-# --- what cannot be gone on from ------------------------------------------------------------------
+# --- unusable states ------------------------------------------------------------------------------
 
 
 async def promoted(desk):
@@ -298,7 +298,7 @@ async def test_a_new_generation_begins_at_n_0_with_a_new_epoch_and_no_gap():
 
 
 async def test_a_generation_that_was_left_is_left_alone_by_successors_too():
-    """A worker that has not noticed yet goes on in it for a while."""
+    """A worker that has not noticed yet continues in the old generation for a while."""
     desk = Desk()
     desk.settle_all(WORLD)
     anew = world(9, 200)
@@ -412,7 +412,7 @@ async def test_an_operator_rolls_back():
 
 @pytest.mark.slow(alone=False)
 async def test_what_is_learned_after_forgetting_is_never_taken_for_what_was_live_before():
-    """The same queries again: the same weights come, under versions that nobody has seen."""
+    """The same queries again result in the same weights, under new versions."""
     desk = Desk()
     command = Command(7, "freeze", "until the fair is over")
     async with desk.working(desk.leader()) as leader:

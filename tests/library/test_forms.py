@@ -137,7 +137,7 @@ def test_what_cannot_be_used_is_refused_with_words(qrels, run, said):
         evaluator.evaluate(qrels, run, "mrr")
 
 
-# --- what cannot be joined
+# --- inputs that cannot be joined
 
 
 @pytest.mark.parametrize(

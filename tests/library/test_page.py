@@ -7,7 +7,7 @@ from tests.tidy.tree import ROOT
 
 
 def examples():
-    """The lines of Python on the page: statement by statement, with what a comment promises."""
+    """The lines of Python on the page: statements, with the outputs in their comments."""
     page = (ROOT / "docs" / "library.md").read_text("utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     for line in "\n".join(blocks).splitlines():

@@ -102,7 +102,7 @@ def test_a_foreign_world_gives_what_its_canonical_twin_gives(worlds):
 
 
 def require_equal(twin, foreign):
-    """Equal results, but for what was left out."""
+    """Equal results, except for records left out."""
     assert (twin / "evaluations.ndjson").read_bytes() == (
         foreign / "evaluations.ndjson"
     ).read_bytes()

@@ -85,7 +85,7 @@ def test_records_are_taken_up_to_the_first_that_leads_too_far():
 
 def test_a_record_whose_messages_span_more_than_the_lead_is_taken_whole():
     waiting = backlog(clicks(1, 1_000), ranking(1_001))
-    assert waiting.head_ms == 1_000  # what the partition waits for, so the wait ends
+    assert waiting.head_ms == 1_000  # awaited by the partition, so the wait ends
     assert taken(waiting, 1_000) == ([(10, "judgments")] * 2, 11, 1_000)
 
 
@@ -278,7 +278,7 @@ async def test_a_partition_that_was_at_its_end_holds_records_back_that_came_afte
 
     topics.ends["rankings", 0] = 1
     await turn(batch("rankings", 0, 50))
-    await turn()  # the other one is at its end, and holds nobody back
+    await turn()  # the other one is at its end, and holds up no partition
     # An outage: meanwhile both have become longer, and the broker answers for one of them first.
     topics.ends.update({("rankings", 0): 2, ("judgments", 0): 2})
     await turn(batch("rankings", 1, 9_000))
@@ -287,7 +287,7 @@ async def test_a_partition_that_was_at_its_end_holds_records_back_that_came_afte
     await turn()
     await turn()
     assert steps == [[], [50], [], [], [], [60], [8_995, 9_000]]
-    # Records that lead nobody need no question.
+    # Records that lead no clock need no request.
     asked, mapper._committed_at = topics.asked, time.monotonic()
     topics.ends["rankings", 0] = 3
     await turn(batch("rankings", 2, 9_001))

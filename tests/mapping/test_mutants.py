@@ -48,7 +48,7 @@ def stages_in(text, answers, folder):
 
 
 def outcomes_of(stage, records, log, values, *, closes=False):
-    """How the records are counted: each once; what is refused has its own bytes."""
+    """Counts of the records: each once; refused ones keep their bytes."""
     columns = stage.decoded(records, partial(DECODERS[log], max_future_skew_ms=10**16))
     messages = {offset >> columns.index_bits for offset in columns.offsets.tolist()}
     letters = restored(Outputs(dead_letters=columns.malformed), {log: stage}).dead_letters

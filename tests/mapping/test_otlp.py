@@ -313,7 +313,7 @@ def any_attributes(chance):
 
 
 def of_json(request):
-    """The items, without what is not read."""
+    """The items without members that are not read."""
     items = list(items_of(in_json(request)))
     return in_order({k: v for k, v in each.items() if k not in NOT_READ} for each in items)
 
@@ -357,7 +357,7 @@ def test_damaged_protobuf_is_what_the_schema_makes_of_it_or_refused():
             continue
         try:
             found = type(request).FromString(bytes(value))
-        except DecodeError:  # in what is not read
+        except DecodeError:  # in a member that is not read
             n_read["not read"] += 1
             continue
         scoped = [s for r in getattr(found, "resource_spans", ()) for s in r.scope_spans]

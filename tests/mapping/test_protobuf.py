@@ -490,7 +490,7 @@ def test_many_elements_are_refused_and_bytes_without_a_name_are_not_decoded(mapp
     some = mapper()(Record(serp().SerializeToString() + hit * 90_000))
     assert some.reason == "mapping"
     parents = b""
-    for _ in range(300):  # beyond what the package nests
+    for _ in range(300):  # nested deeper than the package allows
         parents = b"\x52" + bytes([0x80 | len(parents) & 0x7F, len(parents) >> 7]) + parents
     good = serp().SerializeToString()
     assert mapper()(Record(good + parents)) == mapper()(Record(good))

@@ -163,7 +163,7 @@ def in_one_form(value):
 
 
 def n_equal(tables, decode, payloads):
-    """How many payloads have a text, which has what the package finds."""
+    """The number of payloads with a text, which must equal the package's values."""
     n_read = 0
     for payload, text in zip(payloads, texts_of(tables, payloads), strict=True):
         if text is not None:

@@ -103,7 +103,7 @@ class FeaturesReader(DecodingReader):
         )
 
 
-# -- what must be offered ------------------------------------------------------------------------
+# -- expected training data ----------------------------------------------------------------------
 
 
 def expected(query: Query) -> dict[str, Any]:
@@ -207,7 +207,7 @@ def offered_in(part: SettledColumns) -> dict[int, dict[str, Any]]:
 
 @dataclass
 class Heard:
-    """Everything said of settled queries, by n, and the marks."""
+    """All records of settled queries by n, and the watermark records."""
 
     settled: dict[int, dict[str, Any]] = field(default_factory=dict)
     marks: list[WatermarkRecord] = field(default_factory=list)
@@ -253,7 +253,7 @@ def engine_of(world: World, **more: Any) -> Engine:
 
 
 def live(world: World, random: Random, new_store: Callable[[], Any]) -> int:
-    """One life of a task with batches, commits, warm and cold starts; how many marks it said."""
+    """Runs a task with commits, warm and cold starts; returns its number of watermark records."""
     reader = FeaturesReader(world)
     max_bytes = random.choice((0, 0, 3_000, 1 << 40))
 
@@ -294,7 +294,7 @@ def live(world: World, random: Random, new_store: Callable[[], Any]) -> int:
 
 
 def rebuild(world: World, engine: Engine, record: bytes, random: Random) -> None:
-    """From the inputs and a checkpoint, without what it says on the way."""
+    """A task rebuilt from the inputs and a checkpoint, without intermediate outputs."""
     checkpoint, reader = decode_checkpoint(record), FeaturesReader(world)
     logs = {"rankings": world.rankings, "judgments": world.judgments}
     read = [index_of(raws, checkpoint.restore_offsets[log]) for log, raws in logs.items()]

@@ -42,7 +42,7 @@ WORLDS_A_PART = sized(15, quick=10)
 def begin(
     world: World, store: StateStore, max_bytes: int, said: Run | None
 ) -> tuple[Run, TaskState]:
-    """A process that takes up what the store has; *said* is what was said up to the commit."""
+    """A process that continues from the store; *said* has the outputs up to the commit."""
     state = TaskState(store, task=0)
     made = new_engine(world.settings, disk_tier=state, max_bytes=max_bytes)
     stored = state.load()

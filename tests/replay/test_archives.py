@@ -169,7 +169,7 @@ async def test_a_part_of_a_log_keeps_its_offsets(tmp_path, start, end, size):
     assert source.bytes_read <= source.size_bytes([("rankings", 0)])
 
 
-# --- what is refused ---------------------------------------------------------------------------
+# --- refusals ----------------------------------------------------------------------------------
 
 
 def test_an_archive_that_cannot_be_read_is_refused(root, tmp_path, capsys):

@@ -105,7 +105,7 @@ def logs(tmp_path):
 
 
 def settled_until(settled, minute):
-    """What the series should have at a full minute, by the rows of settled.ndjson: exact sums."""
+    """The expected series at a full minute, by the rows of settled.ndjson: exact sums."""
     sums = defaultdict(lambda: [0, Fraction(0), Fraction(0)])
     queries = defaultdict(int)
     for row in settled:

@@ -182,7 +182,7 @@ def test_weights_are_left_out_and_a_warning_names_the_reason(tmp_path, capsys):
     assert {name for name in merged if merged[name] != whole[name]} == {"manifest.json"}
 
 
-# --- what is refused ---------------------------------------------------------------------------
+# --- refusals ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,7 @@ async def test_a_replay_without_a_leader_has_no_weights(directory, tmp_path):
     indirect=["traffic"],
 )
 async def test_a_live_leader_says_the_same(traffic, directory, tmp_path, seed):
-    """What workers have settled so far, read in any order, against replays of all that came."""
+    """Settled queries of workers so far, read in any order, against replays of their inputs."""
     settings = replace(SETTINGS, measures=("mrr", "ndcg@10"))
     house = House(n_tasks=N_TASKS, learns=True, settings=settings)
     house.append(dict(enumerate(traffic)))

@@ -39,7 +39,7 @@ N_QUERIES = sized(40, quick=15)
 
 
 def lines_of(raws):
-    """What of a log can stand in a file, which knows no heartbeats."""
+    """The records of a log for a file, which has no heartbeats."""
     return [raw.value for raw in raws if raw.value is not None and b"\n" not in raw.value]
 
 
@@ -50,7 +50,7 @@ def crowds():
         worlds[0].settings,
         measures=("ndcg@3", "rbp[0.8]", "alpha_ndcg[0.9]@10", "subtopic_recall@3"),
         freshness_half_life_ms=7,
-    )  # so that nothing a message may say is without effect
+    )  # so that every member of a message has an effect
     return settings, [(lines_of(w.rankings), lines_of(w.judgments)) for w in worlds]
 
 
@@ -539,7 +539,7 @@ async def test_a_failure_leaves_earlier_results(tmp_path):
 
 
 class Away(FileRange):
-    """Cannot be reached when the second record of a log was read; notes what ends."""
+    """Becomes unavailable within `judgments`; lists the calls that end."""
 
     def __init__(self, directory):
         super().__init__(directory)

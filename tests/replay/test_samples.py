@@ -24,7 +24,7 @@ def row(trace, candidate, label=None, **more):
 
 @pytest.fixture
 def replay(tmp_path, capsys):
-    """Exit code, stdout and stderr of a replay of these rows, and what it wrote."""
+    """Exit code, stdout, stderr and files of a replay of these rows."""
 
     def run(rows, *arguments, ending=""):
         lines = [one if isinstance(one, str) else json.dumps(one) for one in rows]

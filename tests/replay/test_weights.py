@@ -25,7 +25,7 @@ def score_of(features):
 
 @pytest.fixture
 def replay(tmp_path, capsys):
-    """Exit code, stdout, stderr and what was written of a replay of these messages."""
+    """Exit code, stdout, stderr and files of a replay of these messages."""
     weights = tmp_path / "weights.json"
     weights.write_text(json.dumps(RECORD))
 

@@ -14,7 +14,7 @@ WORLDS_A_PART = 8
 
 
 def lived(seed):
-    """A world that has come to its end; it says its seed and its last steps if it fails."""
+    """A finished world; failures have its seed and its last steps."""
     world = Simulation(seed)
     try:
         world.live()

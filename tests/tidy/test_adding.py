@@ -27,7 +27,7 @@ HELD_BY = [
 
 
 class Copy:
-    """A copy of the tree under git, so that it knows its changed files."""
+    """A copy of the repository under git, which reports its changed files."""
 
     def __init__(self, root):
         self.root = root
@@ -40,7 +40,7 @@ class Copy:
         self.keep()
 
     def keep(self):
-        """What has changed so far counts as there before."""
+        """Adds all changes so far to the index."""
         self._git("add", "--all")
 
     def _git(self, *arguments):
@@ -188,13 +188,13 @@ def test_a_setting_touches_the_files_that_its_section_names_and_no_others(copy):
 
 
 def test_with_all_of_them_the_tests_of_the_copy_pass(copy):
-    """Those of what was added, and those that hold names, words and pages to the code."""
+    """The tests of the additions, and those of names, words and pages."""
     copy.run("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow", *HELD_BY)
     assert not copy.changed()
 
 
 def generate(copy):
-    """What `make generate` runs, without the environment that it makes."""
+    """The commands of `make generate`, without its environment."""
     for line in re.findall(r"^\t\$\(BIN\)/python (.*)$", generating(), re.MULTILINE):
         copy.run(*line.split())
 

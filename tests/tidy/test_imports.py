@@ -32,7 +32,7 @@ BROKEN = (
     ("library", "import evaluator.cli", "One way down"),
     ("adapters", "import evaluator.adapters.memory", "Adapters never meet"),
 )
-"""A folder, what a new module there imports, and the contract that forbids it."""
+"""A folder, the imports of a new module there, and the contract that forbids them."""
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def copy(tmp_path):
 
 
 def broken(tree):
-    """By the begin of the name of each broken contract: what is said of it."""
+    """The reports on broken contracts by the beginnings of their names."""
     done = subprocess.run(
         [LINT, "--no-cache", "--no-logo"],
         cwd=tree,

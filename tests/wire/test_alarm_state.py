@@ -23,7 +23,7 @@ def stored():
 
 
 def continued(records):
-    """What a watch does that continues from records; None if they are refused."""
+    """The results of a watch that continues from records; None if they are refused."""
     watch = AlarmWatch(RULES, n_tasks=N_TASKS)
     try:
         AlarmState("f", "w", dict(records)).load(watch)

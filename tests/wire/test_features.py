@@ -175,7 +175,7 @@ def random_ranking(rng):
 
 
 def by_the_models(value):
-    """What is to be kept of a well-formed ranking; None for any other value."""
+    """The expected features of a well-formed ranking; None for any other value."""
     message = read_message(value, Ranking)
     if isinstance(message, Malformed) or (message.timestamp_ms or 0) > NOW_MS + SKEW_MS:
         return None

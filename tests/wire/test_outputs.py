@@ -239,7 +239,7 @@ def any_rows(draw):
                 "units": draw(st.none() | st.lists(units, min_size=5 * n, max_size=5 * n)),
             }
         )
-    # Rows that are alike stand together, as the engine hands them over.
+    # Equal rows are adjacent, as in the output of the engine.
     alike = itertools.groupby(sorted(draw(st.permutations(rows * 2)), key=group_of), key=group_of)
     return [row for _, members in alike for row in members]
 
@@ -308,7 +308,7 @@ def test_a_value_reads_back_to_the_same_double_and_no_shorter_text_does(unit):
 
 
 def settled():
-    """Two queries of one stratum: the first of them unjudged, so it stands apart."""
+    """Two queries of a stratum, of which the first is unjudged, and therefore separate."""
     stratum = Stratum("m", "v", ("served",))
     judged = SettledColumns(
         strata=DictionaryColumn.of([stratum] * 2),

@@ -113,7 +113,7 @@ RULES = rules(learning_interval_ms=20_000)
 
 
 class Kind(NamedTuple):
-    """One reader: valid documents of it, and what it may raise; None: nothing at all."""
+    """A reader, its valid documents, and the exception that it may raise; None: no exception."""
 
     documents: Callable[[], Sequence[bytes]]
     read: Callable[[bytes], object]
@@ -122,7 +122,7 @@ class Kind(NamedTuple):
 
 @cache
 def said() -> list[tuple[str, bytes, bytes]]:
-    """Topic, key and value of what a leader says of a small world of each kind."""
+    """Topic, key and value of a leader's records for a small world of each kind."""
     found = []
     for queries in (world(3, 300), described_world(graphs, n_queries=200)):
         record_writer = RecordWriter("fingerprint", {"loss": "softmax"}, "workers")
@@ -180,7 +180,7 @@ def resealed(value: bytes) -> bytes:
 
 
 def follow_state(value: bytes) -> None:
-    """Goes on from a state, as whoever is elected does."""
+    """Continues from a state, like a newly elected leader."""
     found = read_state(resealed(value))
     with refused_as(StateRefused, "it does not fit"):
         leader = OnlineLearner(RULES, n_tasks=N_TASKS, state=found.state)

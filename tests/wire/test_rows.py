@@ -112,7 +112,7 @@ def some_settled(rng, ns):
 
 
 def both(monkeypatch, make):
-    """What the compiled part and what the reference path makes."""
+    """The results of the compiled part and of the reference path."""
     assert rows.BUILT is not None
     found = [make()]
     with monkeypatch.context() as patch:

@@ -216,7 +216,7 @@ def test_a_record_that_a_broker_refuses_becomes_the_stub_that_keeps_n_and_then_n
     assert again.counts
 
 
-# What is learned from
+# Training data
 
 
 @pytest.mark.parametrize(("letter", "is_left_out"), [("x", False), ("ä", False), (WORST, True)])

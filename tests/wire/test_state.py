@@ -409,7 +409,7 @@ def test_an_identity_that_is_none_belongs_to_nobody(row):
     assert wire.identity_differs(row, {}) == ["its identity cannot be read"]
 
 
-# What a log is known by
+# Identities of logs
 
 
 def records_of(*rows):

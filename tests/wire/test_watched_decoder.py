@@ -41,7 +41,7 @@ def as_list(column):
 
 
 def listed(found):
-    """Parts with columns as lists, watermark records as they are, and what is refused."""
+    """Parts with columns as lists, unchanged watermark records, and refusals."""
     parts, refused = found
     columns = [
         [as_list(column) for column in part] if isinstance(part, WatchedQueries) else part
@@ -51,7 +51,7 @@ def listed(found):
 
 
 def both_ways(reader, values, task=3):
-    """What is read, which the reference path reads alike, and whether the compiled part read it."""
+    """The read records, equal to the reference path's, and whether the compiled part read them."""
     arguments = ByteStrings.of(values), np.arange(len(values)), task
     found = listed(reader(*arguments))
     is_compiled = reader._compiled(*arguments[:2]) is not None

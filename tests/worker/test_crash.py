@@ -68,7 +68,7 @@ class FusedSource(MemorySource):
 
 
 class FusedSink(MemorySink):
-    """Loses, when it crashes, what was not written yet."""
+    """Loses unwritten rows when it crashes."""
 
     def __init__(self, broker, fuse):
         super().__init__(broker)
@@ -91,7 +91,7 @@ def fused_house():
 
 
 async def run_until_crash(house, fuse):
-    """A worker's whole run, or what there is of it; what it has counted."""
+    """Runs a worker to its end or its crash; returns its counts."""
     source, sink = FusedSource(house.broker, fuse), FusedSink(house.broker, fuse)
     worker = house.worker(source, sink, max_poll_records=30)
     with contextlib.suppress(Crash):

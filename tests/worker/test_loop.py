@@ -396,7 +396,7 @@ async def test_what_is_committed_after_a_commit_beyond_the_end_comes_back_as_eve
     assert totals(house.settings, worker) == house.truth().totals
 
 
-# What is in the way
+# Obstacles
 
 
 async def test_a_broker_that_answers_at_once_is_not_worth_a_word():
@@ -426,7 +426,7 @@ async def test_a_broker_that_was_away_is_told_once_and_so_is_its_return():
 
 @pytest.mark.slow
 async def test_outputs_that_are_not_acknowledged_stop_the_reading_and_are_told():
-    """But not the membership: the group hears that somebody is at work."""
+    """The membership continues: the group receives heartbeats of the member."""
 
     class Heard(MemorySource):
         times = 0
@@ -457,7 +457,7 @@ async def test_outputs_that_are_not_acknowledged_stop_the_reading_and_are_told()
 
 @pytest.mark.slow
 async def test_a_few_outputs_that_are_not_acknowledged_are_told_too():
-    """So few that reading goes on: still nothing is committed."""
+    """So few records that reading continues, but none is committed."""
     house = House(1)
     house.append({0: traffic(0, n_queries=20)})
     sink = StalledSink(house.broker)
@@ -466,7 +466,7 @@ async def test_a_few_outputs_that_are_not_acknowledged_are_told_too():
         async with house.working(worker):
             await eventually(lambda: "not acknowledged" in str(worker.readiness()))
             assert sink.emitted <= MAX_UNACKNOWLEDGED
-            house.append({0: traffic(1, n_queries=1)})  # reading goes on and mends nothing
+            house.append({0: traffic(1, n_queries=1)})  # reading continues and repairs nothing
             await eventually(lambda: sink.emitted > 2)
             assert "not acknowledged" in str(worker.readiness())
             sink.flows.set()

@@ -48,7 +48,7 @@ def test_a_key_that_was_named_again_takes_a_row_until_it_is_free(stored):
 
 
 def test_a_ranking_that_conflicts_at_the_same_time_is_remembered(stored):
-    """Nothing but the hash of what the key was named by last has changed."""
+    """Only the hash of the latest ranking of the key has changed."""
     stored.rank(ranking("t", 0))
     stored.commit()
     stored.rank(ranking("t", 0, scores=[1, 2]))
@@ -74,7 +74,7 @@ def test_a_key_that_is_free_again_takes_no_row(stored):
 
 
 def test_a_key_that_was_released_on_disk_and_started_again_in_one_commit_has_its_new_query():
-    """`Changes.versions` has what was released, `single_keys` what started."""
+    """`Changes.versions` has released queries, `single_keys` started ones."""
     store = MemoryStateStore()
     versions = KeyVersions(store, features=False)
     rankings = decode_rankings(

@@ -68,7 +68,7 @@ DESCRIBED = {
 
 
 def described_traffic() -> Traffic:
-    """The same queries, and what their candidates are in place of features."""
+    """The same queries with descriptions of their candidates in place of features."""
     plan = {"type": "plan", "text": "search, then book", "nodes": [1, 2], "edges": [[1, 2]]}
     more = [
         {"descriptions": ["Finds flights.", None]},

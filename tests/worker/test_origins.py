@@ -43,7 +43,7 @@ def house(read_once):
 
 
 def make_anew(house, *logs):
-    """The topics of *logs* are recreated, and have grown beyond what was read of the old ones."""
+    """Recreates the topics of *logs*, which grow beyond the positions in the old ones."""
     for log in logs:
         before = house.broker.end_of(log, 0)
         house.broker.recreate(log)
@@ -52,7 +52,7 @@ def make_anew(house, *logs):
 
 
 async def go_on(house, states=None, **how):
-    """A worker's run to the end: it, its log by event, and what it wrote."""
+    """Runs a worker to the end; returns it, its log by event, and its outputs."""
     before = {lane: len(records) for lane, records in house.outputs().items()}
     with capture_logs() as lines:
         worker = await house.until_end(states=states or MemoryStateDirectory(), **how)
@@ -151,7 +151,7 @@ async def test_a_lost_end_is_recognised_although_its_last_record_is_to_be_skippe
 
 @pytest.mark.slow(alone=False)
 async def test_a_checkpoint_from_before_the_lost_end_is_good(house):
-    """What it has read is still there; only what came after it is another thing now."""
+    """The read records still exist; only the records after them differ."""
     (*_, record) = house.broker.output("checkpoints", 0)
     house.append({0: traffic(3, n_queries=20)})
     await house.until_end(states=house.disk)
@@ -168,7 +168,7 @@ async def test_a_checkpoint_from_before_the_lost_end_is_good(house):
 
 @pytest.mark.slow(alone=False)
 async def test_a_stale_disk_gives_way_where_others_have_noticed_a_lost_end():
-    """It has read what is there, but `settled` counts in another generation since."""
+    """It has read all records, but `settled` has another generation since."""
     house, stale, disk = House(1), MemoryStateDirectory(), MemoryStateDirectory()
     house.append({0: OLD})
     await house.until_end(states=stale)
@@ -197,7 +197,7 @@ async def test_state_of_topics_with_the_same_ids_is_kept_however_much_has_expire
 
 @pytest.mark.slow(alone=False)
 async def test_without_ids_the_record_alone_says_that_a_topic_was_made_anew(house, monkeypatch):
-    """As on brokers that know of none."""
+    """As on brokers without it."""
 
     async def nothing(self):
         return {}
@@ -212,7 +212,7 @@ async def test_without_ids_the_record_alone_says_that_a_topic_was_made_anew(hous
 
 
 async def test_an_offset_that_was_set_by_hand_is_taken_as_before(house):
-    """Without a note nothing is known of it; what lies behind the end is no position."""
+    """Without a note its origin is unknown; a place beyond the end is not a position."""
     house.append({0: traffic(3, n_queries=20)})
     for log in LOGS:
         end = house.broker.end_of(log, 0)
@@ -225,7 +225,7 @@ async def test_an_offset_that_was_set_by_hand_is_taken_as_before(house):
 
 @pytest.mark.parametrize("logs", first_quick((LOGS,), (LOGS[1:],)))
 async def test_a_topic_made_anew_while_it_is_read_ends_the_worker(house, logs, monkeypatch):
-    """What it reads of the new topic until it notices goes into a state that nobody trusts."""
+    """Records of the new topic that are read before it notices go into a discarded state."""
     monkeypatch.setattr(origins, "WATCH_SECONDS", 1e9)
     disk = house.disk
     worker = house.worker(states=disk)
@@ -249,7 +249,7 @@ async def test_a_topic_made_anew_while_a_task_is_handed_over_ends_the_worker(hou
     await eventually(lambda: worker.snapshot.tasks)
     make_anew(house, *LOGS)
     second = house.worker()
-    joining = asyncio.create_task(second.run())  # makes the group assign anew
+    joining = asyncio.create_task(second.run())  # makes the group assign again
     with pytest.raises(SourceUnusable, match="was recreated while it was read"):
         await finished(running)
     await eventually(lambda: second.snapshot.tasks and not second.readiness())

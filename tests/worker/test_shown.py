@@ -34,7 +34,7 @@ async def test_a_worker_is_not_ready_before_it_has_taken_its_tasks_over():
 
 @pytest.mark.slow
 async def test_while_outputs_stall_every_figure_is_that_of_the_last_commit(monkeypatch):
-    """As docs/operations.md says under Failures: lag does not grow."""
+    """As described in docs/operations.md under Failures, lag does not grow."""
     monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.01)
     monkeypatch.setattr(connectivity, "STALLED_AFTER_SECONDS", 0.3)
     house, whole = House(1), traffic(1, n_queries=60)

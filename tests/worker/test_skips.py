@@ -16,7 +16,7 @@ N_SKIPPED = 5 + 1 + 1 + 30
 
 
 def truth_without(house):
-    """What the oracle says of the inputs without what is skipped."""
+    """The oracle's result for the inputs without skipped records."""
     inputs = tuple(
         [
             raw

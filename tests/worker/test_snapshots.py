@@ -911,8 +911,8 @@ async def work_on_a_store(path: Path, url: str) -> None:
 def keeps_snapshots(path: Path, scheme: str, environment: Mapping[str, str], failure: str) -> str:
     """The bucket `snapshots` of a store keeps them; *failure*: there is no bucket `nowhere`.
 
-    In its own process: these libraries close their sessions with the interpreter. Returns what it
-    has printed.
+    In its own process: these libraries close their sessions with the interpreter. Returns its
+    output.
     """
     done = subprocess.run(
         [sys.executable, "-c", ON_A_STORE, str(path), scheme],

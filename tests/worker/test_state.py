@@ -48,7 +48,7 @@ def append_rest(house: House, n_queries: int = 30) -> None:
 
 
 async def run(house: House, states: StateDirectory, **settings: int) -> list[Mapping[str, object]]:
-    """A worker's whole run on that disk: what it logged. Its totals must be the truth."""
+    """Runs a worker on the disk; returns its log. Its totals must be correct."""
     with capture_logs() as logs:
         worker = await house.until_end(states=states, **{**LITTLE_MEMORY, **settings})
     truth = house.truth()
@@ -81,7 +81,7 @@ def opened_at(store: Path) -> StateStore:
 
 
 def change_identity(**changes: object) -> Callable[[Path], None]:
-    """Makes the store say that it belongs to something else."""
+    """Changes the identity of the store."""
 
     def change(store: Path) -> None:
         opened = opened_at(store)
@@ -187,7 +187,7 @@ async def test_checkpoints_are_read_only_of_tasks_that_the_disk_does_not_have(tm
     "expired", first_quick((("rankings", "judgments"),), (("judgments",),), ((),))
 )
 async def test_a_stale_store_says_nothing_again_also_where_the_group_has_forgotten(expired):
-    """Offsets of a group that nobody used for a week expire; the checkpoint does not."""
+    """Offsets of a group that was unused for a week expire; the checkpoint does not."""
     house, stale = filled_house(), MemoryStateDirectory()
     await house.until_end(states=stale)
     append_rest(house)
@@ -207,7 +207,7 @@ async def test_a_stale_store_says_nothing_again_also_where_the_group_has_forgott
 
 
 def begin_anew_as_documented(state_dir: Path) -> None:
-    """Runs what docs/operations.md has an operator type in the state directory."""
+    """Runs the commands of docs/operations.md in the state directory."""
     page = (ROOT / "docs" / "operations.md").read_text("utf-8")
     [found] = re.findall(r"in `state_dir`:\n\n```sh\n(.*?)```", page, re.DOTALL)
     subprocess.run(["sh", "-euc", found], cwd=state_dir, check=True)
@@ -240,7 +240,7 @@ async def test_only_the_last_store_that_was_quarantined_is_kept(tmp_path):
 
 
 class Trouble:
-    """Counts what is asked of the stores, and raises an error at one of the calls."""
+    """Counts the calls of the stores, and raises an error at one of them."""
 
     def __init__(self, at: int | None = None, error: Exception | None = None) -> None:
         self.at = at
@@ -393,7 +393,7 @@ async def test_what_happens_to_the_state_is_counted():
     source.commit = refused_at_first
     worker = await house.until_end(source=source, states=states, **LITTLE_MEMORY)
     counts = worker.snapshot.process_counts
-    assert counts["rebalances",] == 1  # beginning a task anew is none
+    assert counts["rebalances",] == 1  # starting a task again is none
     assert counts["commits", "refused"] == 1
     assert counts["commits", "committed"] > 1
     assert sorted(counts["quarantined_stores", str(task)] for task in (0, 1)) == [0, 1]

@@ -8,7 +8,7 @@ def test_a_key_that_came_free_in_memory_is_not_found_in_the_store_again(stored):
     stored.commit()
     stored.judge(judgment("free", 1))  # back in memory, where its key comes free
     stored.judge(judgment("later", 11))
-    stored.rank(ranking("free", 13))  # before the store knows
+    stored.rank(ranking("free", 13))  # before the store is written
     stored.judge(judgment("other", 14))
     assert stored.count("judgments", "applied") == 2
     assert stored.engine.head.n_keys == 2, "free, named anew, and other"

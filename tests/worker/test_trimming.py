@@ -23,7 +23,7 @@ MB = 1 << 20
 
 
 class Heap:
-    """Counts how often it is trimmed, by a clock that stands still."""
+    """Counts how often memory is trimmed, with a stopped clock."""
 
     def __init__(self):
         self.trims = 0

@@ -206,8 +206,9 @@ async def test_what_was_counted_before_a_restart_is_not_counted_again():
 
 
 def test_exposed_and_clicked_candidates_are_counted_by_position():
-    # The first query: ranks 2 and 3 were seen, 2 was clicked, and 1, which nobody saw.
-    # The second one: ranks 1 and 11 were seen, and 11 was clicked. The others state nothing.
+    # The first query: ranks 2 and 3 were exposed; 2 was clicked, and so was 1, which was not
+    # exposed. The second one: ranks 1 and 11 were seen, and 11 was clicked. The others state
+    # nothing.
     part = settled([[1, 1, 1, 1]] * 4)
     part.grades = GradeColumns.of([{"b": 1.0, "a": 2.0, "c": 0.0}, {"k": 1.0}, {"a": 1.0}, {}])
     part.logged = [

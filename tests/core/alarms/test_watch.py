@@ -239,7 +239,7 @@ def test_neither_the_order_of_reading_nor_a_restart_changes_an_event(world, whol
             watch = AlarmWatch(RULES, n_tasks=N_TASKS)
             state = AlarmState("rules", "workers", dict(state.records))
             assert state.load(watch) == ""
-            place = 0  # reads again; what was taken is ignored
+            place = 0  # reads again; processed records are ignored
     events = {(event.name, event.series, event.time_ms): event for event in published}
     assert list(events.values()) == whole.events
     assert len(published) == len(events)

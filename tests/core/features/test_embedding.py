@@ -122,7 +122,7 @@ def test_a_text_has_one_vector_whatever_stands_beside_it(texts):
 
 
 class Counting(HashedNgrams):
-    """Notes what it was asked."""
+    """An embedder that records the requested texts."""
 
     def __init__(self):
         self.asked = []

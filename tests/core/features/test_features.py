@@ -28,7 +28,7 @@ MODULES = [f"{features.__name__}.{each.name}" for each in pkgutil.iter_modules(f
 
 
 class Directions:
-    """An embedder of its own: the vector of each text is told."""
+    """An embedder with a given vector for each text."""
 
     name = "told"
 

@@ -17,7 +17,7 @@ KINDS = CHECKED | {
     *("frozen", "broker_killed", "killed_without_broker", "inputs_recreated"),
     *("idle_connections", "poisoned", "clock_ahead"),
 }
-"""What this seed has among others. Its workers have names."""
+"""Some of the faults of this seed, whose workers have names."""
 
 
 def test_whatever_fails_the_figures_are_those_of_the_logs(
