@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
-from evaluator.adapters import http
 from evaluator.adapters.http import HttpServer
+from evaluator.adapters.http.server import PAGE_FILES
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.types.records import SERVED
 from evaluator.exposition.colours import colours
@@ -241,7 +241,7 @@ def test_the_console_is_silent_and_no_other_host_is_asked(
 
 @pytest.mark.browser
 def test_a_page_that_complains_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(http.PAGE_FILES, "/page.js", ("page.css", "text/javascript"))
+    monkeypatch.setitem(PAGE_FILES, "/page.js", ("page.css", "text/javascript"))
     (complaint,) = visit(FixedViews(settled_world()), tmp_path).complaints
     assert "SyntaxError" in complaint
 
@@ -520,7 +520,7 @@ def test_the_worst_queries_of_the_chosen_series_come_with_their_command(tmp_path
 def test_a_build_without_the_chart_library_names_what_brings_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(http.PAGE_FILES, "/uPlot.iife.js", ("no-such-file", "text/javascript"))
+    monkeypatch.setitem(PAGE_FILES, "/uPlot.iife.js", ("no-such-file", "text/javascript"))
     seen = visit(FixedViews(settled_world()), tmp_path)
     assert "make install" in seen.page.by_id("chart").text()
     assert len(cards(seen.page)) == len(PAIRS) * 2

@@ -9,10 +9,9 @@ import sys
 import cramjam
 import pytest
 
-from evaluator.adapters import files
 from evaluator.adapters.files import FileRange, streams
 from evaluator.adapters.files.logs import find_logs
-from evaluator.adapters.files.streams import Lines
+from evaluator.adapters.files.streams import MAX_KEPT_LINE_BYTES, Lines
 from evaluator.ports import UNKNOWN_END, SourceAmbiguous, SourceUnusable
 from evaluator.wire.records import KEPT_BYTES
 from tests.repeats import first_quick
@@ -175,7 +174,7 @@ def test_a_line_of_half_a_gigabyte_is_read_in_bounded_memory(tmp_path):
     )
     kept_bytes, growth_kib = map(int, done.stdout.split())
     assert kept_bytes == KEPT_BYTES
-    assert growth_kib < 5 * files.MAX_KEPT_LINE_BYTES / 1024
+    assert growth_kib < 5 * MAX_KEPT_LINE_BYTES / 1024
 
 
 # --- which file is which -----------------------------------------------------------------------
