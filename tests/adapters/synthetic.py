@@ -184,7 +184,7 @@ def learned(**changes: Any) -> LeaderView:
             ("leader_epochs",): 2,
             ("gaps",): 0,
             ("records", "query"): 50,
-            ("records", "mark"): 9,
+            ("records", "watermark"): 9,
             ("records", "foreign"): 1,
             ("records", "unreadable"): 0,
             ("releases", "ranker", "promoted"): 1,

@@ -51,7 +51,9 @@ async def test_the_leader_is_waited_for_before_the_report():
     seen = []
 
     def view():
-        seen.append(next(views, learned(counts={("records", "mark"): 2, ("records", "query"): 1})))
+        seen.append(
+            next(views, learned(counts={("records", "watermark"): 2, ("records", "query"): 1}))
+        )
         return seen[-1]
 
     settled = [OutputRecord(b"k", b'{"task": 0, "watermark_ms": 1, "n": 0}')] * 3

@@ -26,7 +26,7 @@ _MODELS: Final[Mapping[str, type[BaseModel]]] = {
     "judgment": Judgment,
     "evaluation": Evaluation,
     "settled": Settled,
-    "mark": WatermarkRecord,
+    "watermark": WatermarkRecord,
     "window": Window,
     "dead-letter-headers": DeadLetterHeaders,
     "weights": Weights,
@@ -53,7 +53,7 @@ _CHANNELS: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
     "rankings": ("receive", {"ranking": "trace"}),
     "judgments": ("receive", {"judgment": "trace"}),
     "evaluations": ("send", {"evaluation": "query"}),
-    "settled": ("send", {"settled": "query", "mark": ""}),
+    "settled": ("send", {"settled": "query", "watermark": ""}),
     "windows": ("send", {"window": "window"}),
     "dead-letters": ("send", {"dead-letter": ""}),
 }
