@@ -87,8 +87,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     )
     source = KafkaSource(connection, group, prepare=prepare_of(schemas), claims=claims.of)
     sink = KafkaSink(connection, topic_prefix=prefix)
-    needed_ms = needed_input_ms(settings)
-    retention = InputRetention(connection, topic_prefix=prefix, needed_ms=needed_ms)
+    retention = InputRetention(connection, topic_prefix=prefix, needed_ms=needed_input_ms(settings))
 
     def health() -> InputHealth:
         return InputHealth(
@@ -108,8 +107,8 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
             skips=skips_of(options, settings),
             snapshots=_snapshots_of(states, settings),
         )
-        leader = _leader_of(connection, settings) if settings.learns else None  # may be refused
         leader_of = partial(_leader_of, connection, settings) if settings.leads else None
+        leader = leader_of() if leader_of and settings.learns else None  # settings may be refused
         views = ProcessViews(worker, settings, health=health, leader=leader, source=options.source)
 
         async def work() -> None:
@@ -364,8 +363,9 @@ class ProcessViews:
         return {} if self.process_leader is None else self.process_leader.live
 
     def leader(self) -> LeaderView | None:
-        """The state of learning; None without a leader."""
-        return None if self.process_leader is None else self.process_leader.view
+        """The state of learning and alarms; None if there is no leader and none will be loaded."""
+        not_loaded = LeaderView() if self._worker and self._settings.leads else None
+        return not_loaded if self.process_leader is None else self.process_leader.view
 
     def resources(self) -> Resources:
         """Use and limits of memory and disk; the disk is that of a worker."""
