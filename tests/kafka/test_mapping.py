@@ -156,7 +156,7 @@ async def send_all(bootstrap, records):
 
 
 def test_the_commands_of_the_readme_lead_to_a_number(kafka, topic_prefix, tmp_path):
-    _, _, section = (ROOT / "README.md").read_text().partition("## With the topics that you have\n")
+    _, _, section = (ROOT / "README.md").read_text().partition("## With your existing topics\n")
     section, _, _ = section.partition("\n## ")
     records, commands = re.findall(r"```(?:json|sh)\n(.*?)```", section, re.DOTALL)
     impression, click = map(json.loads, re.split(r"\n(?=\{)", records.strip()))
