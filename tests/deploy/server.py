@@ -5,13 +5,14 @@ import re
 import shutil
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.error import URLError
 from urllib.parse import urlencode
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import yaml
 
@@ -20,6 +21,8 @@ from tests.kafka.broker import free_ports
 from tests.waiting import PATIENCE_SECONDS, STOP_SECONDS, until
 
 PROMETHEUS = shutil.which("prometheus")
+OPENMETRICS = "application/openmetrics-text;version=1.0.0"
+MOST_RESPONSES = 20
 _COMPOSE = Path(__file__).parents[2] / "deploy" / "compose" / "alertmanager.yml"
 INHIBIT_RULES = yaml.safe_load(_COMPOSE.read_text("utf-8"))["inhibit_rules"]
 ALERTMANAGER = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")
@@ -63,6 +66,61 @@ class Receiver:
     def stop(self) -> None:
         """Frees the port."""
         self._server.shutdown()
+        self._server.server_close()
+
+
+class Recording:
+    """Responses of `/metrics`, recorded from a process and served in order to a Prometheus.
+
+    A busy process may answer scrapes so late that all of them time out. These are recorded with
+    patience, and Prometheus gets all of them in time, whenever it starts: the next one at each
+    scrape, and the last one from then on.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._source = Request(f"http://{address}/metrics", headers={"Accept": OPENMETRICS})
+        self._responses: list[tuple[str, bytes]] = []
+        left = self._responses
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                content_type, body = left.pop(0) if len(left) > 1 else left[0]
+                self.send_response(200)
+                self.send_header("Content-Type", content_type)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                """Writes no log."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._serving = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self.address = f"127.0.0.1:{self._server.server_port}"
+
+    def record(self, over: Callable[[], bool]) -> None:
+        """Records about a response per second until *over*, thinned to MOST_RESPONSES."""
+        while True:
+            is_last = over()
+            with urlopen(self._source, timeout=PATIENCE_SECONDS) as answer:
+                self._responses.append((answer.headers["Content-Type"], answer.read()))
+            if is_last:
+                break
+            time.sleep(1)
+        *others, last = self._responses
+        step = 1 + len(others) // MOST_RESPONSES
+        self._responses[:] = [*others[::step], last]
+        self._serving.start()
+
+    @property
+    def is_served(self) -> bool:
+        """Whether the last response is the next one."""
+        return len(self._responses) == 1
+
+    def stop(self) -> None:
+        """Frees the port."""
+        if self._serving.is_alive():
+            self._server.shutdown()
         self._server.server_close()
 
 

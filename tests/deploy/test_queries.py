@@ -1,4 +1,4 @@
-"""Every query of the dashboards and of the rules, on a Prometheus that scrapes the demo."""
+"""Every query of the dashboards and of the rules, on a Prometheus with the metrics of a demo."""
 
 import json
 import re
@@ -15,7 +15,7 @@ import pytest
 from evaluator.exposition.series import SPECS
 from scripts.write_dashboards import FOLDER
 from tests.deploy.rules import promtool, rules_of
-from tests.deploy.server import Prometheus, ended
+from tests.deploy.server import Prometheus, Recording, ended
 from tests.waiting import PATIENCE_SECONDS, until
 
 pytestmark = [pytest.mark.promtool, pytest.mark.slow, pytest.mark.xdist_group("minutes")]
@@ -77,12 +77,12 @@ def demo(said, tmp_path_factory) -> Iterator[str]:
 def prometheus(demo, said, tmp_path_factory) -> Iterator[Prometheus]:
     """A Prometheus with the demo, and with its recorded series of today as those of last week."""
     folder = tmp_path_factory.mktemp("prometheus")
-    server = Prometheus(folder, jobs={"evaluator": demo})
-    server.start()
+    recording = Recording(demo)
+    server = Prometheus(folder, jobs={"evaluator": recording.address})
     try:
-        # Weights are promoted late in it, and while it is busy a scrape may take too long.
-        report = "The page remains"
-        until(lambda: report in said.read_text("utf-8"), every=0.2, told=server.log)
+        recording.record(lambda: "The page remains" in said.read_text("utf-8"))
+        server.start()
+        until(lambda: recording.is_served, every=0.2, told=server.log)
         soon = [name for name in rules_of("record") if name not in NOT_IN_THE_DEMO]
         this_week = [name for name in soon if not re.search("quality_change|_before:", name)]
         wait_for_records(server, this_week)
@@ -92,6 +92,7 @@ def prometheus(demo, said, tmp_path_factory) -> Iterator[Prometheus]:
         yield server
     finally:
         server.stop()
+        recording.stop()
 
 
 def wait_for_records(server: Prometheus, names: Iterable[str]) -> None:
