@@ -357,15 +357,19 @@ _WITHOUT_SETTINGS: Final = ("presets", "schema", "compare", "merge", "report")
 
 
 @cache
-def new_parser() -> argparse.ArgumentParser:
-    """The parser of all commands. Parsing raises UsageError; `command` is a module and a name."""
+def new_parser(only: str = "") -> argparse.ArgumentParser:
+    """The parser of all commands, or of those that begin with *only* if there are any.
+
+    Parsing raises UsageError; `command` is a module and a name.
+    """
     parser = _Parser(
         prog="evaluator",
         description="Joins rankings with delayed judgments and keeps exact measures of quality.",
     )
     parser.add_argument("--version", action="version", version=f"evaluator {__version__}")
     groups = {"": parser.add_subparsers(required=True, metavar="COMMAND")}
-    for command, module, text, options in _COMMANDS:
+    chosen = [row for row in _COMMANDS if row[0].split()[0] == only]
+    for command, module, text, options in chosen or _COMMANDS:
         group, _, name = command.rpartition(" ")
         if group not in groups:
             groups[group] = _new_group(groups[""], group)

@@ -44,7 +44,8 @@ def _discard_output() -> None:
 
 def _run(arguments: Sequence[str] | None) -> int:
     try:
-        options = new_parser().parse_args(arguments)
+        words = sys.argv[1:] if arguments is None else list(arguments)
+        options = new_parser(*words[:1]).parse_args(words)
         from evaluator.cli.execution import execute  # noqa: PLC0415 - `--help` does without it
 
         return execute(options)

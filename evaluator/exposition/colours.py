@@ -1,8 +1,8 @@
 """The colours of all pages: that of a worker, reports and backtests."""
 
-from importlib.resources import files
+from pathlib import Path
 
 
 def colours() -> str:
     """The style sheet that declares the colours, for light and dark themes."""
-    return files("evaluator.exposition").joinpath("colours.css").read_text("utf-8")
+    return Path(__file__).with_name("colours.css").read_text("utf-8")

@@ -10,8 +10,8 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from importlib import resources
 from itertools import count
+from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
 import structlog
@@ -64,6 +64,7 @@ _NO_WEIGHTS_YET: Final = (
 )
 _ETAG: Final = re.compile(r'(?:W/)?"([^"]*)"')
 PROBES = ("/livez", "/readyz")
+_PAGE: Final = Path(__file__).parent.parent / "page"
 PAGE_FILES: Mapping[str, tuple[str, str]] = {
     "/": ("page.html", "text/html"),
     "/page.css": ("page.css", "text/css"),
@@ -317,7 +318,7 @@ def _document(view: Callable[[], Mapping[str, Any]]) -> Handler:
 
 def _static(name: str, content_type: str) -> Handler:
     try:
-        text = resources.files("evaluator.adapters").joinpath("page", name).read_text("utf-8")
+        text = (_PAGE / name).read_text("utf-8")
     except FileNotFoundError:
         text = ""  # built without the chart library: the page has no charts, and names the reason
     if name == "page.css":
