@@ -189,7 +189,7 @@ def test_learning_takes_what_was_measured():
     page = (ROOT / "docs" / "benchmarks-parts.md").read_text("utf-8")
     alone, beside, read, learned = (
         float(line.strip("|").split("|")[1])
-        for line in page.split("## Learning beside a worker")[1].split("\n## ")[0].splitlines()
+        for line in page.split("## Learning in a worker")[1].split("\n## ")[0].splitlines()
         if line.startswith(("| decode", "| the same", "| the leader"))
     )
     assert f"({measured_speed()[1]:.0f} + {beside - alone:.0f}) us / 0.5" in PAGE
