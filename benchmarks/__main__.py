@@ -95,7 +95,7 @@ def compete(here: Course, load: Load, arguments: argparse.Namespace) -> Report:
 def say_ratios(rounds: list[dict[str, Report]]) -> dict[str, float]:
     """CPU time per pair of the second halves: medians over the rounds of ratios within a round.
 
-    The targets are about the job that the others do too, which is the one without alarms.
+    Of the evaluator as it is, and without alarms, which the other jobs do not have.
     """
     ratios = {}
     for ours in ("evaluator", WITHOUT_ALARMS):
