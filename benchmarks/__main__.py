@@ -103,9 +103,9 @@ def say_ratios(rounds: list[dict[str, Report]]) -> dict[str, float]:
             within = [
                 one[ours]["second_half_cpu_us"] / one[name]["second_half_cpu_us"] for one in rounds
             ]
-            ratios[f"{ours}, {name}"] = statistics.median(within)
+            ratio = ratios[f"{ours}, {name}"] = statistics.median(within)
             spread = f"{min(within):.2f} to {max(within):.2f}"
-            share = f"{statistics.median(within):.2f} of the CPU of {WORDS[name]}"
+            share = f"{ratio:.2f} of the CPU of {WORDS[name]}"
             say(f"{WORDS[ours]} takes {share} ({spread})")
         verdicts = [ratios[f"{ours}, getmany"] <= MOST_OF_GETMANY]
         if "streams" in rounds[0]:

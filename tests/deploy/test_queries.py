@@ -148,8 +148,7 @@ def lasting(expr: str) -> str:
     On a busy machine scrapes of the busy demo take too long: the first one may come when the
     challenger is the champion already, and counters do not grow between the others.
     """
-    expr = expr.replace('ranker="challenger"', 'ranker="champion"').replace("> 0)", ">= 0)")
-    return expr.removesuffix("> 0")
+    return expr.replace('ranker="challenger"', 'ranker="champion"').replace("> 0)", ">= 0)")
 
 
 def is_elsewhere(expr: str) -> bool:
@@ -251,17 +250,14 @@ def test_annotations_can_be_asked_and_those_of_what_the_demo_did_are_there(
     annotations = {one["name"]: one["expr"] for one in BOARDS[name]["annotations"]["list"]}
     for mark, expr in annotations.items():
         for asked in (filled(expr), filled(expr, listed)):
+            marked = over_the_demo(prometheus, asked)
             if mark in ("Promotions", "Deployments"):
-                marked = over_the_demo(prometheus, lasting(asked))
                 assert marked, f"{mark}: {asked}"
                 assert all(one["metric"] for one in marked), "without labels there is no text"
-            else:
-                prometheus.query(asked)  # a mistake in it is an error
 
 
 @pytest.mark.parametrize("name", BOARDS)
 def test_a_promotion_is_marked_while_its_counter_increases_and_never_before(name, tmp_path):
-    """With given samples: a scrape of the demo may come after all of its promotions."""
     [expr] = [
         one["expr"] for one in BOARDS[name]["annotations"]["list"] if one["name"] == "Promotions"
     ]
