@@ -2,7 +2,9 @@
 
 import asyncio
 import random
+import socket
 import ssl
+import time
 from contextlib import asynccontextmanager
 
 import pytest
@@ -103,6 +105,19 @@ async def test_a_head_that_comes_byte_by_byte_gains_no_time():
     timeouts = Timeouts(head=0.1)
     async with serving(timeouts=timeouts) as server, connected(server, HALF) as (reader, writer):
         await asyncio.gather(sends_for_ever(writer, b"a"), ended(reader))
+
+
+async def test_stalls_of_the_event_loop_do_not_close_a_connection_whose_head_has_arrived():
+    async with serving(timeouts=Timeouts(head=0.1)) as server:
+        client = await asyncio.to_thread(socket.create_connection, ("127.0.0.1", server.port))
+        with client:
+            client.sendall(GET)
+            client.setblocking(False)
+            answer = asyncio.ensure_future(asyncio.get_running_loop().sock_recv(client, 100))
+            while not answer.done():
+                time.sleep(0.12)  # noqa: ASYNC251  # each turn is longer than the timeout
+                await asyncio.sleep(0)
+            assert (await answer).startswith(b"HTTP/1.1 200 ")
 
 
 async def test_an_idle_connection_is_closed_after_its_answer():

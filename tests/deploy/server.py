@@ -102,8 +102,7 @@ class Recording:
         """Records about a response per second until *over*, thinned to MOST_RESPONSES."""
         while True:
             is_last = over()
-            with urlopen(self._source, timeout=PATIENCE_SECONDS) as answer:
-                self._responses.append((answer.headers["Content-Type"], answer.read()))
+            self._responses.append(until(self._response, every=1))
             if is_last:
                 break
             time.sleep(1)
@@ -111,6 +110,14 @@ class Recording:
         step = 1 + len(others) // MOST_RESPONSES
         self._responses[:] = [*others[::step], last]
         self._serving.start()
+
+    def _response(self) -> tuple[str, bytes] | None:
+        """A response; None if it fails, as a scrape may, while the machine is busy."""
+        try:
+            with urlopen(self._source, timeout=PATIENCE_SECONDS) as answer:
+                return answer.headers["Content-Type"], answer.read()
+        except (URLError, ConnectionError):
+            return None
 
     @property
     def is_served(self) -> bool:

@@ -26,6 +26,9 @@ ACCEPT_PAUSE_SECONDS: Final = 0.5
 """Pause if the process has no file for a connection, and no connection can be dropped."""
 REPORT_INTERVAL_SECONDS: Final = 60.0
 
+PARTS: Final = 10
+"""More than the turns of the event loop between an accepted connection and its handler."""
+
 _BAD_REQUEST: Final = (HttpProcessingError, web.RequestPayloadError, UnicodeError)
 """Errors that aiohttp logs for unreadable requests: HTTP, compressed body, text."""
 
@@ -47,7 +50,11 @@ class Timeouts:
 
 
 class Connection(asyncio.Protocol):
-    """Wraps the protocol of one connection and enforces its deadlines."""
+    """Wraps the protocol of one connection and enforces its deadlines.
+
+    A timeout is waited for in PARTS. However long the event loop stands still, that is one of them,
+    so that a request that has arrived meanwhile is read before its time is over.
+    """
 
     def __init__(
         self, inner: asyncio.Protocol, timeouts: Timeouts, expire: Callable[["Connection"], None]
@@ -62,11 +69,19 @@ class Connection(asyncio.Protocol):
 
     def enter(self, state: State) -> None:
         """Enters a state and starts its deadline."""
-        loop = asyncio.get_running_loop()
-        self.state, self.since = state, loop.time()
+        self.state, self.since = state, asyncio.get_running_loop().time()
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = loop.call_later(getattr(self._timeouts, state), self._expire, self)
+        self._wait(PARTS)
+
+    def _wait(self, n_parts: int) -> None:
+        """Waits for the last parts of the timeout."""
+        if not n_parts:
+            self._expire(self)
+            return
+        seconds = getattr(self._timeouts, self.state) / PARTS
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(seconds, self._wait, n_parts - 1)
 
     @contextmanager
     def busy(self) -> Iterator[None]:
