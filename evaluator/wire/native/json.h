@@ -40,6 +40,24 @@ static inline const byte *skip_plain(const byte *at)
     return at;
 }
 
+/* The same for a string of a text with this end: words of eight bytes are compared at once. */
+static inline const byte *skip_plain_words(const byte *at, const byte *end)
+{
+    const uint64_t ones = 0x0101010101010101, high_bits = 0x80 * ones;
+    while (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ && end - at >= 8) {
+        uint64_t word, quote, backslash;
+        memcpy(&word, at, 8);
+        quote = word ^ '"' * ones;
+        backslash = word ^ '\\' * ones;
+        uint64_t found = (((word - ' ' * ones) & ~word) | ((quote - ones) & ~quote) |
+                          ((backslash - ones) & ~backslash)) & high_bits;
+        if (found) /* its lowest bit is of a byte that is not plain */
+            return at + __builtin_ctzll(found) / 8;
+        at += 8;
+    }
+    return skip_plain(at);
+}
+
 static const byte *read_hex4(const byte *at, uint32_t *code)
 {
     *code = 0;
@@ -248,13 +266,16 @@ static const byte *read_numbers(const byte *at, const byte *end, double *to, int
     *n = 0;
     if (*at++ != '[')
         return NULL;
-    while (next_item(&at, ']', n)) {
+    for (;;) {
+        if (*n && *at == ',' && is_digit(at[1])) /* the usual case of `next_item` */
+            at++, ++*n;
+        else if (!next_item(&at, ']', n))
+            return at;
         double *value = to ? to + *n - 1 : NULL;
         if (*n > most ||
             !(at = end - at < 8 ? read_number(at, value) : read_short_number(at, value)))
             return NULL;
     }
-    return at;
 }
 
 /* Called by `scan_object` for each member: from its value to the position after it. */

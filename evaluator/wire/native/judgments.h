@@ -37,6 +37,7 @@ static const struct known_name judgment_names[N_JUDGMENT_MEMBERS] = {
 
 struct judgment {
     struct judgments *out;
+    const byte *end; /* of the text */
     const byte *strings[J_N_STRINGS];
     uint32_t seen, given;
     int64_t timestamp_ms, n_grades;
@@ -52,7 +53,7 @@ static const byte *read_grades(struct judgment *row, const byte *at)
         double *grade = out->grades + out->n_grades + row->n_grades - 1;
         int32_t *id = out->ids + out->n_grades + row->n_grades - 1;
         if (row->n_grades > MAX_CANDIDATES ||
-            !(at = read_numbered(at, out->candidates, id, &repeated)))
+            !(at = read_numbered(at, row->end, out->candidates, id, &repeated)))
             return NULL;
         if (repeated) /* the reference path takes the last grade, at the place of the first */
             return NULL;
@@ -107,7 +108,7 @@ EXPORT void decode_judgments(const byte *text, const int64_t *starts, const int6
     const uint32_t required = 1u << J_SCHEMA_VERSION | 1u << J_TRACE_ID | 1u << J_NODE_ID |
                               1u << J_GRADES;
     for (int64_t i = first; i < last; i++) {
-        struct judgment row = {.out = out, .timestamp_ms = NO_TIMESTAMP};
+        struct judgment row = {.out = out, .end = text + ends[i], .timestamp_ms = NO_TIMESTAMP};
         const byte *texts = out->strings + out->strings_size;
         out->candidates->row++;
         if (!scan_message(text + starts[i], text + ends[i], read_judgment_member, &row) ||

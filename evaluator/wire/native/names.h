@@ -99,13 +99,13 @@ static int64_t number_of(struct names *names, const byte *text, int64_t size, bo
 }
 
 /* Reads a string of at most MAX_ID_BYTES, but at least one, as a name. */
-static const byte *read_numbered(const byte *at, struct names *names, int32_t *number,
-                                 bool *repeated)
+static const byte *read_numbered(const byte *at, const byte *end, struct names *names,
+                                 int32_t *number, bool *repeated)
 {
     if (*at++ != '"')
         return NULL;
     const byte *text = at;
-    at = skip_plain(at);
+    at = skip_plain_words(at, end);
     int64_t size = at - text;
     if (*at == '"')
         at++;

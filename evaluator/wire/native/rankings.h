@@ -118,7 +118,7 @@ static const byte *read_candidate_ids(struct ranking *row, const byte *at)
     while (next_item(&at, ']', &row->n_candidates)) {
         int32_t *id = out->ids + out->n_ids + row->n_candidates - 1;
         if (row->n_candidates > MAX_CANDIDATES ||
-            !(at = read_numbered(at, out->candidates, id, &repeated)))
+            !(at = read_numbered(at, row->end, out->candidates, id, &repeated)))
             return NULL;
     }
     return at;
