@@ -43,9 +43,9 @@ async def ask(access, path, headers=None, **options):
             aiohttp.ClientSession() as session,
             session.get(
                 f"{scheme}://127.0.0.1:{server.port}{path}", headers=headers or {}, **options
-            ) as answer,
+            ) as response,
         ):
-            return answer.status, answer.headers, await answer.text()
+            return response.status, response.headers, await response.text()
     finally:
         await server.stop()
 
@@ -58,7 +58,7 @@ def basic(password, user="anyone"):
 
 
 @pytest.mark.parametrize("path", CLOSED)
-async def test_without_the_token_nothing_is_shown(token_file, path):
+async def test_requests_without_the_token_are_rejected(token_file, path):
     status, headers, body = await ask(Access(token_file=str(token_file)), path)
     assert status == 401
     assert headers["WWW-Authenticate"].startswith("Basic ")
@@ -74,9 +74,9 @@ async def test_probes_need_no_token(token_file, path):
 
 @pytest.mark.parametrize("path", CLOSED[:-2])
 @pytest.mark.parametrize("header", [f"Bearer {TOKEN}", f"bearer  {TOKEN} ", basic(TOKEN)])
-async def test_with_the_token_everything_is(token_file, path, header):
-    answer = await ask(Access(token_file=str(token_file)), path, {"Authorization": header})
-    assert answer[0] == 200
+async def test_requests_with_the_token_are_served(token_file, path, header):
+    response = await ask(Access(token_file=str(token_file)), path, {"Authorization": header})
+    assert response[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -100,15 +100,15 @@ async def test_with_the_token_everything_is(token_file, path, header):
         "Basic " + base64.b64encode(TOKEN.encode()).decode(),
     ],
 )
-def test_anything_else_is_not_the_token(token_file, header):
+def test_other_authorization_headers_are_rejected(token_file, header):
     assert not Access(token_file=str(token_file)).admits(header)
 
 
-def test_without_a_token_file_everybody_may_ask():
+def test_without_a_token_file_all_requests_are_served():
     assert Access().admits(None)
 
 
-def test_a_new_token_counts_at_once(token_file):
+def test_a_new_token_takes_effect_at_once(token_file):
     access = Access(token_file=str(token_file))
     token_file.write_text("another-token-of-today")
     assert not access.admits(f"Bearer {TOKEN}")
@@ -118,7 +118,7 @@ def test_a_new_token_counts_at_once(token_file):
 @pytest.mark.parametrize(
     "content", [None, b"", b"\n", b"fifteen-chars-1", b"sixteen chars 12", b"\xff" * 20]
 )
-def test_a_file_without_a_token_is_refused_at_the_start_without_telling_its_name(tmp_path, content):
+def test_a_file_without_a_token_is_refused_at_startup_without_showing_its_path(tmp_path, content):
     file = tmp_path / "hush"
     if content is not None:
         file.write_bytes(content)
@@ -127,7 +127,7 @@ def test_a_file_without_a_token_is_refused_at_the_start_without_telling_its_name
     assert "hush" not in str(refused.value)
 
 
-def no_regular_file(kind, path):
+def irregular_file(kind, path):
     if kind == "pipe":
         os.mkfifo(path)
     elif kind == "directory":
@@ -148,26 +148,26 @@ def no_regular_file(kind, path):
         ("large", "it has more than 4096 bytes"),
     ],
 )
-def test_a_token_file_that_is_no_small_file_is_refused_at_once(tmp_path, kind, reason):
-    name = no_regular_file(kind, tmp_path / "hush")
+def test_a_token_file_that_is_not_a_small_regular_file_is_refused_at_once(tmp_path, kind, reason):
+    name = irregular_file(kind, tmp_path / "hush")
     with pytest.raises(HttpUnusable, match=f"http_token_file cannot be used: {reason}") as refused:
         Access(token_file=name).start()
     assert "hush" not in str(refused.value)
 
 
 @pytest.mark.parametrize("kind", ["pipe", "directory", "device"])
-async def test_a_token_file_that_becomes_something_else_admits_nobody(token_file, tmp_path, kind):
+async def test_a_token_file_that_becomes_unusable_rejects_all_requests(token_file, tmp_path, kind):
     access = Access(token_file=str(token_file))
     server = HttpServer(FixedViews(), host="127.0.0.1", port=0, access=access)
     await server.start()
     try:
         token_file.unlink()
-        no_regular_file(kind, token_file)
+        irregular_file(kind, token_file)
         async with (
             aiohttp.ClientSession(headers={"Authorization": f"Bearer {TOKEN}"}) as session,
-            session.get(f"http://127.0.0.1:{server.port}/metrics") as answer,
+            session.get(f"http://127.0.0.1:{server.port}/metrics") as response,
         ):
-            assert answer.status == 401
+            assert response.status == 401
     finally:
         await server.stop()
 
@@ -188,13 +188,13 @@ async def test_the_token_is_read_off_the_event_loop(token_file, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["pipe", "directory", "device"])
 @pytest.mark.parametrize("broken", ["certfile", "keyfile"])
-def test_a_certificate_that_is_no_file_is_refused_at_once(pair, tmp_path, broken, kind):
-    name = no_regular_file(kind, tmp_path / "special")
+def test_a_certificate_that_is_not_a_regular_file_is_refused_at_once(pair, tmp_path, broken, kind):
+    name = irregular_file(kind, tmp_path / "special")
     with pytest.raises(HttpUnusable, match="in PEM"):
         Access(**{**pair, broken: name}).start()
 
 
-def test_a_token_that_goes_away_admits_nobody_and_is_told_once(token_file):
+def test_a_deleted_token_file_rejects_all_requests_and_is_logged_once(token_file):
     access = Access(token_file=str(token_file))
     token_file.unlink()
     with capture_logs() as logged:
@@ -244,7 +244,7 @@ def trusting(pair):
     return context
 
 
-async def test_with_a_certificate_it_speaks_tls(pair):
+async def test_the_server_uses_tls_with_a_certificate(pair):
     status, *_ = await ask(Access(**pair), "/metrics", ssl=trusting(pair))
     assert status == 200
     with pytest.raises(aiohttp.ClientError):
@@ -255,7 +255,7 @@ def test_old_versions_of_tls_are_refused(pair):
     assert Access(**pair).start().minimum_version == ssl.TLSVersion.TLSv1_2
 
 
-async def test_a_renewed_certificate_is_taken_up_and_a_wrong_one_is_not(pair, tmp_path):
+async def test_a_renewed_certificate_is_used_and_an_invalid_one_is_not(pair, tmp_path):
     access = Access(**pair)
     server = HttpServer(FixedViews(), host="127.0.0.1", port=0, access=access)
     await server.start()
@@ -293,7 +293,7 @@ async def test_a_renewed_certificate_is_taken_up_and_a_wrong_one_is_not(pair, tm
 
 @pytest.mark.parametrize("broken", ["certfile", "keyfile"])
 @pytest.mark.parametrize("content", [None, "", "not PEM"])
-def test_a_pair_that_cannot_be_used_is_refused_at_the_start(pair, tmp_path, broken, content):
+def test_an_unusable_certificate_and_key_are_refused_at_startup(pair, tmp_path, broken, content):
     file = tmp_path / "broken.pem"
     if content is not None:
         file.write_text(content)
@@ -304,15 +304,15 @@ def test_a_pair_that_cannot_be_used_is_refused_at_the_start(pair, tmp_path, brok
 # From the command line
 
 
-def test_run_refuses_a_token_that_it_cannot_read(tmp_path, capsys, monkeypatch):
+def test_run_refuses_an_unreadable_token_file(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("EVALUATOR_STATE_DIR", str(tmp_path / "state"))  # not that of another test
     setting = f"--set=http_token_file={tmp_path / 'nowhere'}"
     assert main(["run", "--source=kafka://127.0.0.1:9", "--set=http_port=0", setting]) == 2
     assert "http_token_file cannot be used" in capsys.readouterr().err
 
 
-def test_health_asks_a_worker_that_has_tls_and_a_token(pair, token_file, capsys):
-    async def asked():
+def test_health_works_with_tls_and_a_token(pair, token_file, capsys):
+    async def check_health():
         access = Access(token_file=str(token_file), **pair)
         server = HttpServer(FixedViews(), host="127.0.0.1", port=0, access=access)
         await server.start()
@@ -327,5 +327,5 @@ def test_health_asks_a_worker_that_has_tls_and_a_token(pair, token_file, capsys)
         finally:
             await server.stop()
 
-    assert asyncio.run(asked()) == 0
+    assert asyncio.run(check_health()) == 0
     assert "alive" in capsys.readouterr().out

@@ -82,7 +82,7 @@ def fetched(data, at=0, aborted=(), deserializer=kept):
 
 
 @pytest.mark.parametrize("deserializer", [kept, bytes])
-def test_a_fetch_is_freed_when_its_records_are_taken_without_a_garbage_collection(deserializer):
+def test_a_fetch_is_freed_without_garbage_collection_when_its_records_are_taken(deserializer):
     result = fetched(batch(0, ROWS[:1]), deserializer=deserializer)
     records = result._partition_records
     held = [weakref.ref(records), weakref.ref(getattr(records, "_reference", records))]
@@ -137,7 +137,7 @@ def test_the_classes_that_are_replaced_take_the_arguments_that_are_used():
     assert "records.next_batch()" in source
 
 
-def test_plain_batches_make_no_rows(monkeypatch):
+def test_plain_batches_create_no_row_objects(monkeypatch):
     monkeypatch.setattr(fetches._PartitionRecords, "read_batch", None)
     data = batch(5, ROWS) + batch(8, ROWS, has_append_time=True)
     assert read(data, 5)[0] == [
@@ -164,7 +164,7 @@ def test_every_codec_limit_and_gap_reads_the_same(monkeypatch, codec, limit):
         assert (position, error) == (132, None)
 
 
-def test_older_formats_are_left_to_aiokafka(monkeypatch):
+def test_older_formats_are_parsed_by_aiokafka(monkeypatch):
     for magic in (0, 1):
         data = legacy(magic, 3, [b"a", None, b"c"])
         rows, position, _ = same(monkeypatch, data, 4)
@@ -196,7 +196,7 @@ def test_aborted_transactions_and_markers_are_left_out(monkeypatch):
     assert position == 15
 
 
-def test_a_batch_that_compaction_has_emptied_moves_the_position(monkeypatch):
+def test_a_batch_emptied_by_compaction_advances_the_position(monkeypatch):
     empty = bytearray(batch(0, ROWS[:1], last_delta=9))
     del empty[61:]
     empty[57:61] = bytes(4)
@@ -205,7 +205,7 @@ def test_a_batch_that_compaction_has_emptied_moves_the_position(monkeypatch):
     assert same(monkeypatch, empty, 0) == ([], 10, None)
 
 
-def test_a_batch_that_is_cut_off_waits_for_the_next_fetch(monkeypatch):
+def test_a_truncated_batch_is_left_for_the_next_fetch(monkeypatch):
     data = batch(0, ROWS)
     for end in (len(data) + 1, len(data) + 30, 2 * len(data) - 1):
         rows, position, _ = same(monkeypatch, (data + batch(3, ROWS))[:end], 0)
@@ -229,7 +229,7 @@ def test_damaged_batches_are_named_and_skipped(monkeypatch):
         assert ([row[0] for row in rows], position, error) == ([0, 1, 2, 6, 7, 8], 9, None)
 
 
-def test_after_an_error_the_batches_behind_it_are_not_read():
+def test_batches_after_an_error_are_not_read():
     data = batch(0, ROWS)
     result = fetched(data[:-1] + bytes([data[-1] ^ 1]) + batch(3, ROWS))
     with pytest.raises(SourceUnusable):
@@ -240,7 +240,7 @@ def test_after_an_error_the_batches_behind_it_are_not_read():
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_what_is_larger_than_a_message_is_cut(monkeypatch, codec):
+def test_values_larger_than_the_message_limit_are_cut(monkeypatch, codec):
     values = [b"a" * MAX_MESSAGE_BYTES, b"b" * (MAX_MESSAGE_BYTES + 1), b"c"]
     data = batch(0, [Row(at, value[1:], value) for at, value in enumerate(values)], codec=codec)
     rows, _, _ = same(monkeypatch, data)
@@ -250,7 +250,7 @@ def test_what_is_larger_than_a_message_is_cut(monkeypatch, codec):
 
 
 @pytest.mark.parametrize("codec", ["none", "lz4"])
-def test_foreign_records_are_cut_later_and_messages_beside_them_as_ever(monkeypatch, codec):
+def test_foreign_records_have_a_higher_limit_than_messages(monkeypatch, codec):
     sizes = MAX_MESSAGE_BYTES + 1, MAX_RECORD_BYTES, MAX_RECORD_BYTES + 1
     data = batch(0, [Row(at, b"k", b"a" * size) for at, size in enumerate(sizes)], codec=codec)
     rows, _, _ = read(data, is_mapped=True)
@@ -283,7 +283,7 @@ def test_headers_of_foreign_records_are_kept_up_to_a_limit(monkeypatch):
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
-def test_settled_queries_are_read_whole_with_the_fingerprint_in_their_headers(monkeypatch, codec):
+def test_settled_queries_are_read_uncut_with_the_fingerprint_of_their_headers(monkeypatch, codec):
     large, headers = b"a" * (MAX_RECORD_BYTES + 1), (("fingerprint", b"f"), ("generation", b"g"))
     rows = [Row(0, b"k", large, headers), Row(1, b"k", None, headers), Row(2, None, b"w", headers)]
     data = batch(
@@ -312,7 +312,7 @@ def test_settled_queries_are_read_whole_with_the_fingerprint_in_their_headers(mo
 
 
 @pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])
-def test_of_a_batch_that_unpacks_to_too_much_the_first_records_are_read(monkeypatch, codec):
+def test_only_the_first_records_of_an_oversized_decompressed_batch_are_read(monkeypatch, codec):
     monkeypatch.setattr(record_sets, "MAX_UNPACKED_BYTES", 1_000_000)
     large = b" " * 2_000_000
     before, last = [Row(0, b"k", b"v"), Row(1, b"k", large)], Row(2, None, b"w")
@@ -338,7 +338,7 @@ def test_of_a_batch_that_unpacks_to_too_much_the_first_records_are_read(monkeypa
     assert ([row[0] for row in rows], position, error) == ([3], 4, None)
 
 
-def test_other_consumers_and_other_versions_get_rows(monkeypatch):
+def test_other_consumers_and_other_aiokafka_versions_get_rows(monkeypatch):
     data = batch(0, ROWS)
     assert [row.headers for row in fetched(data, deserializer=None).getall()][1] == (("h", b"x"),)
     monkeypatch.setattr(fetches, "_KNOWN", False)
@@ -346,7 +346,7 @@ def test_other_consumers_and_other_versions_get_rows(monkeypatch):
 
 
 @pytest.mark.slow(alone=False)
-def test_mutants_are_read_as_aiokafka_reads_them(monkeypatch):
+def test_mutated_batches_are_read_as_aiokafka_reads_them(monkeypatch):
     rng = random.Random(SEED)
     n_plain = n_errors = 0
     for _ in range(sized(6_000, quick=600)):

@@ -1,4 +1,4 @@
-"""Answers read in place equal those of aiokafka, for any boundaries of chunks."""
+"""Responses read in place equal those of aiokafka, for any boundaries of chunks."""
 
 import asyncio
 import contextlib
@@ -47,7 +47,7 @@ class Received:
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_parts_of_any_size_are_read_whole_and_in_order_from_chunks_of_any_size(seed):
+async def test_parts_of_any_size_are_read_completely_and_in_order_from_any_chunks(seed):
     rng = random.Random(SEED + seed)
     sizes = rng.choices(EDGES, k=8)
     data = rng.randbytes(sum(sizes))
@@ -67,7 +67,7 @@ async def test_parts_of_any_size_are_read_whole_and_in_order_from_chunks_of_any_
     assert [isinstance(part, memoryview) for part in parts] == long
 
 
-async def test_a_frame_that_was_read_is_freed_whatever_comes_next():
+async def test_a_frame_is_freed_after_it_was_read():
     received = Received()
     reading = asyncio.ensure_future(received.reader.readexactly(MIN_FRAME_BYTES))
     await asyncio.sleep(0)
@@ -79,7 +79,7 @@ async def test_a_frame_that_was_read_is_freed_whatever_comes_next():
 
 
 @pytest.mark.parametrize(("n_bytes", "is_kept"), [(8 << 10, False), (96 << 10, True)])
-def test_a_short_part_of_a_frame_does_not_keep_it(n_bytes, is_kept):
+def test_a_short_part_of_a_frame_does_not_keep_the_frame_in_memory(n_bytes, is_kept):
     frame = np.zeros(512 << 10, np.uint8)
     part = frames._Stream(frame.data).read(n_bytes)
     kept, size = weakref.ref(frame), len(part)
@@ -88,7 +88,7 @@ def test_a_short_part_of_a_frame_does_not_keep_it(n_bytes, is_kept):
     assert (kept() is not None) is is_kept
 
 
-async def test_a_size_beyond_the_limit_takes_no_memory_before_its_bytes_come():
+async def test_a_size_beyond_the_limit_allocates_no_memory_before_its_bytes_arrive():
     received = Received()
     reading = asyncio.ensure_future(received.reader.readexactly(MAX_FRAME_BYTES + 1))
     await asyncio.sleep(0)
@@ -118,7 +118,7 @@ async def test_a_connection_that_ends_within_a_frame_ends_the_read(end, error, n
         await finished(reading)
 
 
-def test_a_fetch_of_the_inputs_is_no_longer_than_a_frame():
+def test_a_fetch_of_the_inputs_fits_into_a_frame():
     assert FETCH_BYTES <= MAX_FRAME_BYTES - MIN_FRAME_BYTES
 
 
@@ -131,14 +131,14 @@ SETS = [
 ]
 
 
-def answer_to(correlation_id, sets):
+def response_to(correlation_id, sets):
     partitions = [(n, 0, 99, 99, [], data) for n, data in enumerate(sets)]
     payload = FetchResponse_v4(7, [("t", partitions)]).encode()
     return struct.pack(">ii", 4 + len(payload), correlation_id) + payload
 
 
 class Broker:
-    """Knows fetches alone, and answers in pieces; *shift* is added to correlation ids."""
+    """Supports only fetches, and responds in pieces; *shift* is added to correlation ids."""
 
     def __init__(self, sets, seed, *, shift=0, cut=None):
         self.sets, self.shift, self.cut, self.rng = sets, shift, cut, random.Random(seed)
@@ -153,7 +153,7 @@ class Broker:
                     body = struct.pack(">hi3h", 0, 1, FetchRequest.API_KEY, 4, 4)
                     writer.write(struct.pack(">ii", 4 + len(body), number) + body)
                     continue
-                left = answer_to(number + self.shift, self.sets)[: self.cut]
+                left = response_to(number + self.shift, self.sets)[: self.cut]
                 while left:
                     n_bytes = self.rng.choice((3, 10_000, 70_000, 1 << 20))
                     writer.write(left[:n_bytes])
@@ -195,33 +195,33 @@ def ask(connection):
 
 @pytest.mark.parametrize("secure", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-async def test_record_sets_are_those_of_the_broker(secure, seed, monkeypatch, tmp_path):
+async def test_record_sets_have_the_bytes_of_the_broker(secure, seed, monkeypatch, tmp_path):
     authority = Authority(tmp_path) if secure else None
     async with connected(Broker(SETS, seed), monkeypatch, authority=authority) as connection:
-        answers = await finished(asyncio.gather(*(ask(connection) for _ in range(4))))
-    for answer in answers:
-        ((topic, partitions),) = answer.topics
-        assert (answer.throttle_time_ms, topic) == (7, "t")
+        responses = await finished(asyncio.gather(*(ask(connection) for _ in range(4))))
+    for response in responses:
+        ((topic, partitions),) = response.topics
+        assert (response.throttle_time_ms, topic) == (7, "t")
         assert [row[:5] for row in partitions] == [(n, 0, 99, 99, []) for n in range(len(SETS))]
         assert [bytes(row[5]) for row in partitions] == SETS
         assert isinstance(partitions[-1][5], memoryview)  # not copied
 
 
-async def test_an_answer_to_another_request_closes_the_connection(monkeypatch):
+async def test_a_response_to_another_request_closes_the_connection(monkeypatch):
     async with connected(Broker(SETS, SEED, shift=1), monkeypatch) as connection:
         with pytest.raises(CorrelationIdError):
             await finished(ask(connection))
         assert not connection.connected()
 
 
-async def test_the_end_of_a_broker_within_an_answer_closes_the_connection(monkeypatch):
+async def test_a_broker_that_ends_within_a_response_closes_the_connection(monkeypatch):
     async with connected(Broker(SETS, SEED, cut=MIN_FRAME_BYTES), monkeypatch) as connection:
         with pytest.raises(KafkaConnectionError):
             await finished(ask(connection))
         assert not connection.connected()
 
 
-async def test_an_answer_that_nobody_awaits_any_more_is_passed_over(monkeypatch):
+async def test_a_response_to_a_cancelled_request_is_ignored(monkeypatch):
     async with connected(Broker(SETS, SEED), monkeypatch) as connection:
         first, second = (
             asyncio.ensure_future(ask(connection)),
@@ -233,14 +233,14 @@ async def test_an_answer_that_nobody_awaits_any_more_is_passed_over(monkeypatch)
 
 
 @pytest.mark.parametrize("n_bytes", [0, 7, 8, 11, 12, 60, -1])
-def test_a_record_set_begins_with_a_whole_batch_if_aiokafka_finds_one(n_bytes):
+def test_a_record_set_begins_with_a_complete_batch_if_aiokafka_finds_one(n_bytes):
     data = SETS[1][:n_bytes] if n_bytes >= 0 else SETS[1]
     theirs = MemoryRecords(data)
     ours = _MemoryRecords(memoryview(data))
     assert (ours.has_next(), ours.size_in_bytes()) == (theirs.has_next(), theirs.size_in_bytes())
 
 
-def test_the_parts_of_aiokafka_that_are_replaced_are_used_as_here():
+def test_aiokafka_still_uses_the_parts_that_are_replaced_as_expected():
     connection = conn.AIOKafkaConnection
     assert "AIOKafkaProtocol(self._closed_fut, reader, loop=loop)" in inspect.getsource(
         connection.connect

@@ -132,13 +132,13 @@ def test_metadata_in_version_10_is_encoded_and_decoded():
     assert request.encode() == b"\x03" + no_id + b"\x02a\x00" + no_id + b"\x02b\x00" + bytes(4)
     partition = b"\x00\x00" + bytes(4) * 3 + b"\x01\x01\x01\x00"
     topic = b"\x00\x00\x02a" + bytes(range(16)) + b"\x00\x02" + partition + bytes(4) + b"\x00"
-    answer = bytes(4) + b"\x01\x03id" + bytes(4) + b"\x02" + topic + bytes(4) + b"\x00"
-    (found,) = extra._TopicsResponse.decode(BytesIO(answer)).to_object()["topics"]
+    response = bytes(4) + b"\x01\x03id" + bytes(4) + b"\x02" + topic + bytes(4) + b"\x00"
+    (found,) = extra._TopicsResponse.decode(BytesIO(response)).to_object()["topics"]
     assert found["topic_id"] == "AAECAwQFBgcICQoLDA0ODw"
     assert (found["topic"], found["error_code"], len(found["partitions"])) == ("a", 0, 1)
 
 
-def test_a_broker_without_version_10_is_asked_in_another_one():
+def test_a_broker_without_version_10_gets_a_request_of_another_version():
     with pytest.raises(NotImplementedError):
         extra.TopicsRequest(["a"]).prepare({3: (0, 9)})
 
@@ -148,16 +148,16 @@ def test_a_heartbeat_has_the_instance_id_unless_the_broker_is_too_old():
     fields = b"\x00\x05group" + bytes([0, 0, 0, 7]) + b"\x00\x06member"
     assert heartbeat.prepare({12: (0, 4)}).encode() == fields + b"\x00\x05pod-0"
     assert heartbeat.prepare({12: (0, 2)}).encode() == fields
-    answer = heartbeat.prepare({12: (0, 4)}).RESPONSE_TYPE.decode(BytesIO(bytes(4) + b"\x00R"))
-    assert answer.error_code == 82
+    response = heartbeat.prepare({12: (0, 4)}).RESPONSE_TYPE.decode(BytesIO(bytes(4) + b"\x00R"))
+    assert response.error_code == 82
 
 
-def test_a_member_is_removed_by_its_instance_id_alone():
+def test_a_member_is_removed_by_its_instance_id_only():
     request = extra.LeaveRequest("group", "pod-0").prepare({13: (0, 5)})
     one = bytes([0, 0, 0, 1])
     assert request.encode() == b"\x00\x05group" + one + b"\x00\x00" + b"\x00\x05pod-0"
-    answer = bytes(4) + bytes(2) + one + b"\x00\x00" + b"\x00\x05pod-0" + b"\x00\x19"
-    assert request.RESPONSE_TYPE.decode(BytesIO(answer)).members == [("", "pod-0", 25)]
+    response = bytes(4) + bytes(2) + one + b"\x00\x00" + b"\x00\x05pod-0" + b"\x00\x19"
+    assert request.RESPONSE_TYPE.decode(BytesIO(response)).members == [("", "pod-0", 25)]
 
 
 # How it works
@@ -177,9 +177,7 @@ async def make_client():
         await client.stop()
 
 
-async def test_a_batch_is_the_one_that_the_public_way_of_the_client_builds(
-    make_client, monkeypatch
-):
+async def test_a_batch_equals_that_of_the_public_api_of_the_client(make_client, monkeypatch):
     monkeypatch.setattr(internals.time, "time", lambda: NOW_SECONDS)
     client = make_client()
     public = client.create_batch()
@@ -218,7 +216,7 @@ async def test_rows_become_the_same_batch_as_their_records(
 
 
 @pytest.mark.parametrize("kind", [list, OutputRows.of])
-async def test_more_than_fits_into_a_batch_of_the_client_is_refused(make_client, kind):
+async def test_records_that_exceed_a_batch_of_the_client_are_refused(make_client, kind):
     client = make_client(max_batch_size=1_000)
     with pytest.raises(kafka_errors.RecordListTooLargeError):
         build_batch(client, kind([OutputRecord(None, b"x" * 400)] * 3))
@@ -234,7 +232,7 @@ async def test_a_broker_takes_the_largest_batch_by_default(make_client, kind):
         assert len(build_batch(client, batch.records)._build()) <= DEFAULT_MESSAGE_MAX_BYTES
 
 
-async def test_a_client_that_requests_a_topic_does_not_create_it(make_client, monkeypatch):
+async def test_requesting_a_topic_does_not_create_it(make_client, monkeypatch):
     library = importlib.import_module("aiokafka.client")
     monkeypatch.setattr(library, "MetadataRequest", MetadataRequest)  # as the library has it
     producer = make_client()
@@ -254,12 +252,12 @@ async def test_a_client_that_requests_a_topic_does_not_create_it(make_client, mo
     client._conns["bootstrap", ConnectionGroup.DEFAULT] = None
     assert not await client._metadata_update(client.cluster, ["rankings"])
     client._conns.clear()
-    (asked,) = sent
-    assert asked.topics == ["rankings"]
-    assert asked.allow_auto_topic_creation is False
+    (sent_request,) = sent
+    assert sent_request.topics == ["rankings"]
+    assert sent_request.allow_auto_topic_creation is False
 
 
-async def test_the_client_compresses_at_the_level_that_is_set(make_client, monkeypatch):
+async def test_the_client_compresses_at_the_configured_level(make_client, monkeypatch):
     library = importlib.import_module("aiokafka.record._crecords.default_records")
     monkeypatch.setattr(library, "zstd_encode", library.zstd_encode)  # put back after the test
     internals._patch_library()
@@ -272,7 +270,7 @@ async def test_the_client_compresses_at_the_level_that_is_set(make_client, monke
     assert len(compressed) == 1
 
 
-async def test_the_tasks_of_a_client_that_was_not_started_are_none(make_client):
+async def test_a_client_that_was_not_started_has_no_background_tasks(make_client):
     consumer = AIOKafkaConsumer(bootstrap_servers="127.0.0.1:9")
     assert internals.background_tasks(make_client()) == internals.background_tasks(consumer) == []
     await consumer.stop()
@@ -348,7 +346,7 @@ OTHERS = sorted(set(ROOM.glob("*.py")) - set(INSIDE))
 
 
 @pytest.mark.parametrize("path", OTHERS, ids=lambda path: path.name)
-def test_no_other_module_depends_on_the_inside(path):
+def test_no_other_module_depends_on_aiokafka_internals(path):
     found = []
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("aiokafka"):

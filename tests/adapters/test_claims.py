@@ -46,7 +46,7 @@ async def test_the_next_process_claims_the_tasks_of_its_stores(disk):
     assert disk.claims().of(IDS) == {0: 7, 3: 9}
 
 
-async def test_open_tasks_are_claimed_as_far_as_they_are_now(disk):
+async def test_open_tasks_are_claimed_with_their_current_progress(disk):
     await disk.live([view(0, 7), view(1, 5)])
     claims = disk.claims()
     disk.views = [view(0, 8)]
@@ -55,14 +55,14 @@ async def test_open_tasks_are_claimed_as_far_as_they_are_now(disk):
     assert claims.of(IDS) == {0: 8, 1: 5}
 
 
-async def test_a_store_that_is_being_rebuilt_is_claimed_by_its_process_alone(disk):
+async def test_a_store_that_is_being_rebuilt_is_claimed_by_its_process_only(disk):
     disk.views = [view(0, 7, restoring=True)]
     assert disk.claims().of(IDS) == {0: 7}
     await disk.live(disk.views)
     assert disk.claims().of(IDS) == {}
 
 
-async def test_other_settings_other_topics_and_missing_stores_are_no_claim(disk):
+async def test_stores_of_other_settings_or_topics_and_missing_stores_are_not_claimed(disk):
     await disk.live([view(0, 7), view(1, 5)])
     assert disk.claims("other").of(IDS) == {}
     assert disk.claims().of({**IDS, "rankings": "r2"}) == {}
@@ -71,7 +71,7 @@ async def test_other_settings_other_topics_and_missing_stores_are_no_claim(disk)
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"\xff", b"[" * 100_000, b'{"claims": {"0": 7}}'])
-async def test_a_damaged_file_is_no_claim(disk, content):
+async def test_a_damaged_claims_file_is_ignored(disk, content):
     await disk.live([view(0, 7)])
     (disk.path / "claims.json").write_bytes(content)
     assert disk.claims().of(IDS) == {}
@@ -86,7 +86,7 @@ async def test_the_file_is_written_while_the_process_runs(disk, monkeypatch):
         await eventually((disk.path / "claims.json").exists)
 
 
-async def test_a_full_disk_is_not_an_error_of_the_claims(disk):
+async def test_writing_claims_to_a_full_disk_raises_no_error(disk):
     disk.views = [view(0, 7)]
     claims = disk.claims()
     async with claims.kept():

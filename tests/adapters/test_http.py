@@ -45,10 +45,12 @@ async def client_of(views: FixedViews) -> AsyncIterator[TestClient[Any, Any]]:
         yield client
 
 
-def asked(views: FixedViews, question: Callable[[TestClient[Any, Any]], Awaitable[None]]) -> None:
+def run_with_client(
+    views: FixedViews, check: Callable[[TestClient[Any, Any]], Awaitable[None]]
+) -> None:
     async def ask() -> None:
         async with client_of(views) as client:
-            await question(client)
+            await check(client)
 
     asyncio.run(ask())
 
@@ -56,31 +58,31 @@ def asked(views: FixedViews, question: Callable[[TestClient[Any, Any]], Awaitabl
 def test_livez_follows_the_loop_and_not_the_broker() -> None:
     views = FixedViews(reasons=["The broker at b:9092 cannot be reached."])
 
-    async def question(client: TestClient[Any, Any]) -> None:
-        answer = await client.get("/livez")
-        assert (answer.status, await answer.json()) == (200, {"alive": True})
+    async def check(client: TestClient[Any, Any]) -> None:
+        response = await client.get("/livez")
+        assert (response.status, await response.json()) == (200, {"alive": True})
         views.is_alive = False
-        answer = await client.get("/livez")
-        assert (answer.status, await answer.json()) == (503, {"alive": False})
+        response = await client.get("/livez")
+        assert (response.status, await response.json()) == (503, {"alive": False})
 
-    asked(views, question)
+    run_with_client(views, check)
 
 
-def test_readyz_says_why_not() -> None:
+def test_readyz_has_the_reason_for_not_being_ready() -> None:
     views = FixedViews()
 
-    async def question(client: TestClient[Any, Any]) -> None:
-        answer = await client.get("/readyz")
-        assert (answer.status, await answer.json()) == (200, {"ready": True, "reasons": []})
+    async def check(client: TestClient[Any, Any]) -> None:
+        response = await client.get("/readyz")
+        assert (response.status, await response.json()) == (200, {"ready": True, "reasons": []})
         views.reasons = ["The broker at b:9092 cannot be reached."]
-        answer = await client.get("/readyz")
-        assert answer.status == 503
-        assert await answer.json() == {"ready": False, "reasons": views.reasons}
+        response = await client.get("/readyz")
+        assert response.status == 503
+        assert await response.json() == {"ready": False, "reasons": views.reasons}
 
-    asked(views, question)
+    run_with_client(views, check)
 
 
-def test_status_says_of_every_task_how_far_it_is() -> None:
+def test_status_has_the_progress_of_every_task() -> None:
     view = task_view(
         3,
         {},
@@ -146,7 +148,7 @@ def test_status_says_of_every_task_how_far_it_is() -> None:
     }
 
 
-def test_status_warns_of_clocks_that_are_off_by_more_than_is_allowed() -> None:
+def test_status_warns_of_clocks_that_are_off_by_more_than_the_limit() -> None:
     """The machine is 61 s behind the broker, so the broker had NOW_MS + 61 s at the commit."""
 
     def warnings(skew_ms: int, *rankings_ms: int) -> list[str]:
@@ -211,9 +213,9 @@ def test_status_has_every_watched_series() -> None:
     assert [name["measure"] for name in alarms["left_out"]] == ["mrr"]
 
 
-def test_status_says_of_every_model_what_is_learned() -> None:
-    said = FixedViews(learned=learned()).status()["leader"]
-    assert {name: of for name, of in said.items() if name != "alarms"} == {
+def test_status_has_the_learning_state_of_every_model() -> None:
+    leader_status = FixedViews(learned=learned()).status()["leader"]
+    assert {name: of for name, of in leader_status.items() if name != "alarms"} == {
         "is_leader": True,
         "awaited": [1],
         "buffered": 7,
@@ -261,30 +263,30 @@ def test_status_says_of_every_model_what_is_learned() -> None:
 def test_status_and_totals_are_served_as_given() -> None:
     views = FixedViews(FULL)
 
-    async def question(client: TestClient[Any, Any]) -> None:
+    async def check(client: TestClient[Any, Any]) -> None:
         status = {**views.status(), "problems": []}
         for path, expected in (("/status", status), ("/totals", views.totals())):
-            answer = await client.get(path)
-            assert (answer.status, answer.content_type) == (200, "application/json")
-            assert await answer.json() == expected
+            response = await client.get(path)
+            assert (response.status, response.content_type) == (200, "application/json")
+            assert await response.json() == expected
 
-    asked(views, question)
+    run_with_client(views, check)
 
 
-def test_integers_past_every_float_are_served_whole() -> None:
+def test_integers_beyond_the_float_range_are_served_exactly() -> None:
     class Huge(FixedViews):
         def totals(self) -> Mapping[str, Any]:
             return {"sum_units": 2**100 + 1}
 
-    async def question(client: TestClient[Any, Any]) -> None:
-        answer = await client.get("/totals")
-        assert await answer.text() == '{"sum_units":1267650600228229401496703205377}'
+    async def check(client: TestClient[Any, Any]) -> None:
+        response = await client.get("/totals")
+        assert await response.text() == '{"sum_units":1267650600228229401496703205377}'
 
-    asked(Huge(), question)
+    run_with_client(Huge(), check)
 
 
-def test_metrics_come_as_text_or_as_openmetrics() -> None:
-    async def question(client: TestClient[Any, Any]) -> None:
+def test_metrics_are_served_as_text_or_openmetrics() -> None:
+    async def check(client: TestClient[Any, Any]) -> None:
         plain = await client.get("/metrics")
         assert plain.headers["Content-Type"].startswith("text/plain; version=0.0.4")
         assert "# TYPE evaluator_quality_value_total counter" in await plain.text()
@@ -293,11 +295,11 @@ def test_metrics_come_as_text_or_as_openmetrics() -> None:
         assert modern.headers["Content-Type"].startswith("application/openmetrics-text")
         assert (await modern.text()).endswith("# EOF\n")
 
-    asked(FixedViews(FULL), question)
+    run_with_client(FixedViews(FULL), check)
 
 
-def test_every_answer_forbids_what_the_page_does_not_need() -> None:
-    async def question(client: TestClient[Any, Any]) -> None:
+def test_the_headers_of_every_response_forbid_what_the_page_does_not_need() -> None:
+    async def check(client: TestClient[Any, Any]) -> None:
         for path in ("/", "/page.js", "/page.css", "/metrics", "/totals", "/nothing-here"):
             headers = (await client.get(path)).headers
             assert "default-src 'none'" in headers["Content-Security-Policy"]
@@ -307,69 +309,69 @@ def test_every_answer_forbids_what_the_page_does_not_need() -> None:
             assert headers["Server"] == "evaluator"
             assert "Access-Control-Allow-Origin" not in headers
 
-    asked(FixedViews(FULL), question)
+    run_with_client(FixedViews(FULL), check)
 
 
 @pytest.mark.parametrize(
     "path", ["/nothing-here", "/page/", "/../http.py", "/%2e%2e/http.py", "/page.html", "/page.js/"]
 )
 def test_only_the_known_paths_are_served(path: str) -> None:
-    async def question(client: TestClient[Any, Any]) -> None:
-        answer = await client.get(path)
-        assert (answer.status, await answer.json()) == (404, {"error": "Not Found"})
+    async def check(client: TestClient[Any, Any]) -> None:
+        response = await client.get(path)
+        assert (response.status, await response.json()) == (404, {"error": "Not Found"})
 
-    asked(FixedViews(), question)
+    run_with_client(FixedViews(), check)
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
-def test_nothing_can_be_changed(method: str) -> None:
-    async def question(client: TestClient[Any, Any]) -> None:
-        answer = await client.request(method, "/totals", data=b"x" * 1000)
-        assert answer.status == 405
-        assert set(answer.headers["Allow"].split(",")) == {"GET", "HEAD"}
+def test_methods_that_change_state_are_not_allowed(method: str) -> None:
+    async def check(client: TestClient[Any, Any]) -> None:
+        response = await client.request(method, "/totals", data=b"x" * 1000)
+        assert response.status == 405
+        assert set(response.headers["Allow"].split(",")) == {"GET", "HEAD"}
 
-    asked(FixedViews(), question)
+    run_with_client(FixedViews(), check)
 
 
-def test_a_header_without_end_is_refused() -> None:
-    async def question(client: TestClient[Any, Any]) -> None:
-        answer = await client.get("/totals", headers={"X-Long": "x" * 100_000})
-        assert answer.status == 400
+def test_an_endless_header_is_refused() -> None:
+    async def check(client: TestClient[Any, Any]) -> None:
+        response = await client.get("/totals", headers={"X-Long": "x" * 100_000})
+        assert response.status == 400
 
-    asked(FixedViews(), question)
+    run_with_client(FixedViews(), check)
 
 
 @pytest.mark.parametrize("after", ["-1", "x", "1e3", "٣", "9" * 20, ""])
-def test_history_refuses_a_time_that_is_none(after: str) -> None:
-    async def question(client: TestClient[Any, Any]) -> None:
+def test_history_refuses_an_invalid_time(after: str) -> None:
+    async def check(client: TestClient[Any, Any]) -> None:
         assert (await client.get("/history", params={"after": after})).status == 400
 
-    asked(FixedViews(), question)
+    run_with_client(FixedViews(), check)
 
 
-def test_a_defect_is_one_500_and_the_next_request_is_served() -> None:
+def test_an_internal_error_is_a_500_and_the_next_request_is_served() -> None:
     class Broken(FixedViews):
         def totals(self) -> Mapping[str, Any]:
             raise RuntimeError("secret detail")
 
-    async def question(client: TestClient[Any, Any]) -> None:
-        answer = await client.get("/totals")
-        assert answer.status == 500
-        assert "secret" not in await answer.text()
+    async def check(client: TestClient[Any, Any]) -> None:
+        response = await client.get("/totals")
+        assert response.status == 500
+        assert "secret" not in await response.text()
         assert (await client.get("/livez")).status == 200
 
-    asked(Broken(), question)
+    run_with_client(Broken(), check)
 
 
-def test_port_0_takes_a_free_port_and_stop_gives_it_back() -> None:
+def test_port_0_binds_a_free_port_and_stop_releases_it() -> None:
     async def run() -> None:
         server = HttpServer(FixedViews(FULL), host="127.0.0.1", port=0)
         await server.start()
         port = server.port
         assert port > 0
         async with aiohttp.ClientSession() as session:
-            async with session.get(f"http://127.0.0.1:{port}/history") as answer:
-                document = await answer.json()
+            async with session.get(f"http://127.0.0.1:{port}/history") as response:
+                document = await response.json()
             assert len(document["times_ms"]) == 1  # a fresh page has a first point
             await server.stop()  # the session still holds its connection
         await server.stop()
@@ -380,24 +382,24 @@ def test_port_0_takes_a_free_port_and_stop_gives_it_back() -> None:
     asyncio.run(finished(run()))
 
 
-def test_a_port_in_use_is_one_clear_sentence() -> None:
+def test_a_port_in_use_is_reported_in_one_sentence() -> None:
     async def run() -> None:
         with socket.create_server(("127.0.0.1", 0)) as holder:
             port = holder.getsockname()[1]
             server = HttpServer(FixedViews(), host="127.0.0.1", port=port)
             with pytest.raises(
                 HttpUnusable, match=r"cannot be served \(.*in use.*http_port"
-            ) as said:
+            ) as raised:
                 await server.start()
-            assert f"http://127.0.0.1:{port}" in str(said.value)
-            assert "\n" not in str(said.value)
+            assert f"http://127.0.0.1:{port}" in str(raised.value)
+            assert "\n" not in str(raised.value)
             await server.stop()
 
     asyncio.run(run())
 
 
 @pytest.mark.parametrize(("host", "port"), [("no.such.host.invalid", 0), ("127.0.0.1", 70_000)])
-def test_an_address_that_cannot_be_is_the_same_sentence(host: str, port: int) -> None:
+def test_an_invalid_address_is_reported_in_one_sentence(host: str, port: int) -> None:
     server = HttpServer(FixedViews(), host=host, port=port)
     with pytest.raises(HttpUnusable, match="cannot be served"):
         asyncio.run(server.start())
@@ -413,7 +415,7 @@ def settled(queries_so_far: int, value: float) -> Snapshot:
     return one_task(tally)
 
 
-def test_history_holds_what_settled_between_samples() -> None:
+def test_history_has_the_queries_settled_between_samples() -> None:
     history = History()
     for second, snapshot in enumerate((settled(0, 0.0), settled(4, 0.5), settled(5, 0.6))):
         history.sample(snapshot, now_ms=second)
@@ -425,7 +427,7 @@ def test_history_holds_what_settled_between_samples() -> None:
     assert series["points"] == [(0, 0.0, None), (4, 2.0, None), (1, 1.0, None)]
 
 
-def test_history_has_levels_of_the_served_order_and_gives_what_is_chosen() -> None:
+def test_history_has_levels_of_the_served_order_and_returns_the_selected_ones() -> None:
     tally: Tally = dict(quality(PAIR, SERVED, queries=4, value=0.5, measures=["mrr"]))
     for n in range(LEVEL_SERIES + 9):
         for ranker in (SERVED, "bm25"):
@@ -457,8 +459,8 @@ def test_a_series_that_begins_later_has_its_points_at_their_times() -> None:
 def test_the_last_hours_have_a_point_each_minute() -> None:
     async def ask(client: TestClient[Any, Any]) -> None:
         for window, n in (("hours", 1), ("recent", 0), ("", 0)):
-            answer = await client.get("/history", params={"window": window, "measure": "mrr"})
-            document = await answer.json()
+            response = await client.get("/history", params={"window": window, "measure": "mrr"})
+            document = await response.json()
             assert len(document["times_ms"]) == n
             assert {series["measure"] for series in document["series"]} == ({"mrr"} if n else set())
 
@@ -472,7 +474,7 @@ def test_the_last_hours_have_a_point_each_minute() -> None:
     assert SAMPLES_PER_HOURS_POINT * SAMPLE_INTERVAL_SECONDS == 60
 
 
-def test_history_gives_only_what_is_newer_than_asked() -> None:
+def test_history_returns_only_points_after_the_requested_time() -> None:
     history = History()
     for time_ms in (1, 2, 3):
         history.sample(settled(time_ms, 1.0), now_ms=time_ms)
@@ -498,7 +500,7 @@ def test_history_is_bounded_in_points_and_series_and_prefers_the_served_order() 
     assert rankers.count(SERVED) == 20 * 5
 
 
-def test_a_task_that_leaves_puts_no_step_into_the_history() -> None:
+def test_a_revoked_task_causes_no_step_in_the_history() -> None:
     history = History()
     before = settled(100, 0.9)
     history.sample(before, now_ms=1)
@@ -515,7 +517,7 @@ def test_coverage_is_over_all_tasks() -> None:
     assert document["coverage"] == [expected]
 
 
-def test_coverage_is_of_the_pairs_with_the_most_queries() -> None:
+def test_coverage_covers_the_pairs_with_the_most_queries() -> None:
     tally: Tally = {
         ("settled_queries", f"m{n}", "", "no"): n for n in range(1, HISTORY_SERIES + 11)
     }

@@ -63,8 +63,8 @@ async def first_line(reader):
         return b""
 
 
-async def is_served_in_the_end(server):
-    """Where a client that the machine holds up for a moment loses its connection."""
+async def eventually_served(server):
+    """For tests in which a client that pauses for a moment would lose its connection."""
     while not await is_served(server):
         pass
 
@@ -82,7 +82,7 @@ async def until(condition):
         await asyncio.sleep(0.02)
 
 
-async def sends_for_ever(writer, piece):
+async def send_forever(writer, piece):
     try:
         while True:
             writer.write(piece)
@@ -101,26 +101,26 @@ async def test_a_connection_without_a_complete_head_is_closed(first):
         assert await ended(r) == b""
 
 
-async def test_a_head_that_comes_byte_by_byte_gains_no_time():
+async def test_a_head_that_arrives_byte_by_byte_does_not_extend_its_timeout():
     timeouts = Timeouts(head=0.1)
     async with serving(timeouts=timeouts) as server, connected(server, HALF) as (reader, writer):
-        await asyncio.gather(sends_for_ever(writer, b"a"), ended(reader))
+        await asyncio.gather(send_forever(writer, b"a"), ended(reader))
 
 
-async def test_stalls_of_the_event_loop_do_not_close_a_connection_whose_head_has_arrived():
+async def test_a_stalled_event_loop_closes_no_connection_whose_head_has_arrived():
     async with serving(timeouts=Timeouts(head=0.1)) as server:
         client = await asyncio.to_thread(socket.create_connection, ("127.0.0.1", server.port))
         with client:
             client.sendall(GET)
             client.setblocking(False)
-            answer = asyncio.ensure_future(asyncio.get_running_loop().sock_recv(client, 100))
-            while not answer.done():
+            response = asyncio.ensure_future(asyncio.get_running_loop().sock_recv(client, 100))
+            while not response.done():
                 time.sleep(0.12)  # noqa: ASYNC251  # each turn is longer than the timeout
                 await asyncio.sleep(0)
-            assert (await answer).startswith(b"HTTP/1.1 200 ")
+            assert (await response).startswith(b"HTTP/1.1 200 ")
 
 
-async def test_an_idle_connection_is_closed_after_its_answer():
+async def test_an_idle_connection_is_closed_after_its_response():
     timeouts = Timeouts(LATE.head, LATE.busy, idle=0.1)
     async with serving(timeouts=timeouts) as server, connected(server, GET) as (reader, _):
         assert (await ended(reader)).endswith(b'{"alive":true}')
@@ -137,13 +137,13 @@ async def test_the_second_head_has_no_more_time_than_the_first():
                     assert await ended(reader) == b""
 
 
-async def test_a_body_that_never_ends_does_not_hold_the_connection():
+async def test_an_endless_body_does_not_hold_the_connection():
     head = b"GET /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 60000\r\n\r\n"
     async with serving(timeouts=SOON) as server, connected(server, head) as (reader, writer):
-        await asyncio.gather(sends_for_ever(writer, b"a"), ended(reader))
+        await asyncio.gather(send_forever(writer, b"a"), ended(reader))
 
 
-async def test_a_client_that_does_not_read_loses_its_answer():
+async def test_a_client_that_does_not_read_is_disconnected():
     class Large(FixedViews):
         async def metrics(self, accept):
             return b"x" * 50_000_000, "text/plain"
@@ -153,10 +153,10 @@ async def test_a_client_that_does_not_read_loses_its_answer():
         async with connected(server, ask * 3, limit=1000) as (reader, _):
             await reader.readline()
             await until(lambda: not server._connections._open)  # that of this client
-        await is_served_in_the_end(server)
+        await eventually_served(server)
 
 
-async def test_tls_that_is_never_spoken_is_closed(tmp_path):
+async def test_a_connection_without_a_tls_handshake_is_closed(tmp_path):
     certfile, keyfile = write_pair(tmp_path)
     access = Access(certfile=str(certfile), keyfile=str(keyfile))
     async with (
@@ -179,17 +179,17 @@ async def test_more_connections_than_the_limit_do_not_stay_open():
 
 
 @pytest.mark.parametrize("first", [b"", HALF])
-async def test_who_asks_is_served_while_others_hold_all_connections(first):
+async def test_a_request_is_served_while_other_clients_hold_all_connections(first):
     async with serving(most=8) as server:
-        held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(8)]
-        for _, writer in held:
+        connections = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(8)]
+        for _, writer in connections:
             writer.write(first)
         assert await is_served(server)
-        for _, writer in held:
+        for _, writer in connections:
             writer.transport.abort()
 
 
-async def test_a_half_open_connection_goes_before_an_idle_one():
+async def test_a_half_open_connection_is_closed_before_an_idle_one():
     async with serving(most=2) as server, connected(server, GET) as (idle, writer):
         await idle.readuntil(b"}")
         async with connected(server, HALF) as (half_open, _):
@@ -199,7 +199,7 @@ async def test_a_half_open_connection_goes_before_an_idle_one():
         assert await idle.readuntil(b"}")
 
 
-async def test_a_connection_that_waits_in_a_handshake_is_replaced(tmp_path):
+async def test_a_connection_waiting_in_a_handshake_is_replaced(tmp_path):
     certfile, keyfile = write_pair(tmp_path)
     access = Access(certfile=str(certfile), keyfile=str(keyfile))
     context = ssl.create_default_context(cafile=str(certfile))
@@ -209,16 +209,16 @@ async def test_a_connection_that_waits_in_a_handshake_is_replaced(tmp_path):
         assert await ended(reader) == b""
 
 
-async def test_while_all_are_busy_a_new_connection_is_closed_at_once():
-    begun, go_on = asyncio.Event(), asyncio.Event()
+async def test_a_new_connection_is_closed_at_once_while_all_are_busy():
+    begun, may_respond = asyncio.Event(), asyncio.Event()
 
-    async def answer(request):
+    async def response(request):
         begun.set()
-        await go_on.wait()
+        await may_respond.wait()
         return web.Response(text="done")
 
     async def handler(request):
-        return await busy_during_request(request, answer)
+        return await busy_during_request(request, response)
 
     connections = Connections(most=1, timeouts=LATE)
     await connections.start(web.Server(handler), "127.0.0.1", 0, None)
@@ -229,7 +229,7 @@ async def test_while_all_are_busy_a_new_connection_is_closed_at_once():
         await begun.wait()
         other, other_writer = await asyncio.open_connection("127.0.0.1", port)
         assert await ended(other) == b""
-        go_on.set()
+        may_respond.set()
         assert (await reader.readuntil(b"done")).startswith(b"HTTP/1.1 200 ")
     writer.transport.abort()
     other_writer.transport.abort()
@@ -261,14 +261,14 @@ GARBAGE = [
 ]
 
 
-async def test_what_is_no_http_leaves_one_line_and_the_server_serves_on(caplog):
+async def test_invalid_http_logs_one_line_and_the_server_keeps_serving(caplog):
     noise = [random.Random(seed).randbytes(300) + b"\r\n\r\n" for seed in range(50)]
     with capture_logs() as logged:
         async with serving(timeouts=Timeouts(head=0.5, idle=0.1)) as server:
             for garbage in GARBAGE + noise:
                 async with connected(server, garbage) as (reader, _):
                     await ended(reader)
-            await is_served_in_the_end(server)
+            await eventually_served(server)
             server._connections.report()
             server._connections.report()
     events = [entry["event"] for entry in logged]
@@ -277,7 +277,7 @@ async def test_what_is_no_http_leaves_one_line_and_the_server_serves_on(caplog):
     assert caplog.records == []
 
 
-async def test_plain_bytes_at_a_port_with_tls_are_only_counted(tmp_path, caplog):
+async def test_plain_bytes_to_a_tls_port_are_only_counted(tmp_path, caplog):
     certfile, keyfile = write_pair(tmp_path)
     access = Access(certfile=str(certfile), keyfile=str(keyfile))
     async with serving(access=access) as server:

@@ -60,11 +60,11 @@ REFUSED = {
         ("127.0.0.1:09092", ["127.0.0.1:9092"]),
     ],
 )
-def test_an_address_is_a_host_and_a_port_and_ipv6_stands_in_brackets(text, addresses):
+def test_an_address_is_a_host_and_a_port_with_ipv6_in_brackets(text, addresses):
     assert [str(address) for address in parse_addresses(text)] == addresses
 
 
-def test_what_is_no_address_is_refused_with_its_reason(subtests):
+def test_an_invalid_address_is_refused_with_the_reason(subtests):
     for text, reason in REFUSED.items():
         with subtests.test(text=text):
             with pytest.raises(ValueError, match=re.escape(reason)) as refused:
@@ -89,7 +89,7 @@ def test_every_command_refuses_the_same_addresses_in_one_line(
 
 
 @pytest.mark.slow(alone=False)
-def test_a_password_in_an_address_is_refused_and_never_repeated(
+def test_a_password_in_an_address_is_refused_and_never_printed(
     tmp_path, monkeypatch, capsys, subtests
 ):
     for command in [*list(COMMANDS)[: sized(len(COMMANDS), quick=2)], "compare"]:
@@ -114,7 +114,7 @@ def test_a_password_in_an_address_is_refused_and_never_repeated(
                     assert "Set sasl_username and sasl_password_file" in err
 
 
-async def test_check_asks_the_port_of_an_ipv6_address():
+async def test_check_connects_to_the_port_of_an_ipv6_address():
     """With the host taken out of its brackets, the port would be part of another address."""
     with socket.socket(socket.AF_INET6) as taken:
         taken.bind(("::1", 0))  # no listener

@@ -78,7 +78,7 @@ def moves(before, after):
     return sum(owner[task] != name for name, tasks in after.items() for task in tasks)
 
 
-def test_a_fourth_member_moves_four_of_sixteen_tasks_where_ranges_move_nine():
+def test_a_fourth_member_moves_four_of_sixteen_tasks_and_range_assignment_nine():
     three = dict.fromkeys("abc", RangePartitionAssignor)
     before = {name: each["rankings"] for name, each in assigned(three, 16).items()}
     four = dict.fromkeys("abcd", RangePartitionAssignor)
@@ -88,13 +88,13 @@ def test_a_fourth_member_moves_four_of_sixteen_tasks_where_ranges_move_nine():
     assert moves(before, shared_out(range(16), {**reach, "d": {}})) == 4  # its fair share
 
 
-def test_a_member_that_comes_back_gets_the_tasks_of_its_stores():
+def test_a_returning_member_gets_the_tasks_of_its_stores():
     """The others have read on meanwhile, so their stores of these tasks are further."""
     owners = {"a": {0: 90, 1: 99, 2: 80, 3: 98}, "b": {1: 70, 3: 60}}
     assert shared_out(range(4), owners) == {"a": [0, 2], "b": [1, 3]}
 
 
-def test_a_stale_store_does_not_take_a_task_from_a_member_that_has_room():
+def test_a_stale_store_takes_no_task_from_a_member_below_its_share():
     claims = {"a": {0: 90, 1: 90}, "b": {0: 89, 1: 89, 2: 5}, "c": {3: 1}}
     assert shared_out(range(4), claims) == {"a": [0, 1], "b": [2], "c": [3]}
 
@@ -107,7 +107,7 @@ def test_both_partitions_of_a_task_have_the_same_member():
     assert 0 in found["b"]["rankings"]
 
 
-def test_members_with_ranges_alone_may_be_in_the_same_group():
+def test_members_with_only_range_assignment_may_be_in_the_same_group():
     assert StoreAssignor.name == RangePartitionAssignor.name
     members = {"a": RangePartitionAssignor, "b": member({0: 5, 1: 5})}
     assert assigned(members, 4, leader=members["b"])["b"]["rankings"] == [0, 1]
@@ -123,7 +123,7 @@ def test_members_with_ranges_alone_may_be_in_the_same_group():
         *(b'{"claims": {"99": 7}}', b'{"claims": {"0": true}}', b'{"rejoins": "often"}'),
     ],
 )
-def test_user_data_of_others_is_no_claim(user_data):
+def test_unknown_user_data_is_ignored_as_a_claim(user_data):
     other = ConsumerProtocolMemberMetadata(0, TOPICS, user_data)
     members = {"a": other, "b": member({0: 1}).metadata(TOPICS)}
     given = member().assign(cluster(rankings=2, judgments=2), members)
@@ -133,7 +133,7 @@ def test_user_data_of_others_is_no_claim(user_data):
     assert counted == []
 
 
-def test_the_group_learns_the_partition_count_that_the_leader_assigned_by():
+def test_members_receive_the_partition_count_that_the_group_leader_used():
     counted = []
     one = member(counted=counted)
     given = one.assign(cluster(rankings=3, judgments=3), {"a": one.metadata(TOPICS)})
@@ -188,7 +188,7 @@ def test_a_worker_joins_members_of_the_same_meaning_and_outputs_only(change, joi
         require_alike(joining, others)
 
 
-def test_what_another_worker_has_sent_is_printed_escaped_and_cut():
+def test_data_of_another_worker_is_printed_escaped_and_cut():
     other = replace(GROUP, fingerprint="\x1b\n" * 1_000, topic_prefix="\x1b\n" * 1_000)
     sent = member(group=other).metadata(TOPICS).encode()
     with pytest.raises(SourceUnusable) as refused:

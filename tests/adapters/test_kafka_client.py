@@ -29,17 +29,17 @@ class Opened:
         return done
 
 
-async def test_a_connection_that_a_task_opens_while_its_client_is_closed_is_closed_too():
+async def test_a_connection_opened_while_its_client_is_closed_is_closed_too():
     producer, opened = AIOKafkaProducer(), Opened()
 
-    async def send_without_end() -> None:
+    async def send_endlessly() -> None:
         try:
             await asyncio.Event().wait()
         finally:
             producer.client._conns["late"] = opened
 
     producer.stop = asyncio.Event().wait  # as without brokers
-    producer._sender._sender_task = asyncio.ensure_future(send_without_end())
+    producer._sender._sender_task = asyncio.ensure_future(send_endlessly())
     await asyncio.sleep(0)
     await close(producer, timeout_seconds=0.01)
     assert producer._sender.sender_task.done()
@@ -52,7 +52,7 @@ class Deaf(asyncio.Protocol):
 
     def __init__(self, *, reads=False):
         self.reads = reads
-        self.asked, self.lost = asyncio.Event(), asyncio.Event()
+        self.requested, self.lost = asyncio.Event(), asyncio.Event()
 
     def connection_made(self, transport):
         self.transport = transport
@@ -61,16 +61,16 @@ class Deaf(asyncio.Protocol):
         self.lost.set()
 
     def data_received(self, data):
-        if self.asked.is_set():
+        if self.requested.is_set():
             return
         versions = struct.pack(">hi3h", 0, 1, MetadataRequest.API_KEY, 0, 5)
         self.transport.write(struct.pack(">i", 4 + len(versions)) + data[8:12] + versions)
         if not self.reads:
             self.transport.pause_reading()
-        self.asked.set()
+        self.requested.set()
 
 
-async def test_a_broker_that_does_not_read_keeps_no_connection_of_a_closed_client():
+async def test_a_closed_client_keeps_no_connection_to_a_broker_that_does_not_read():
     deaf, producer = Deaf(), AIOKafkaProducer()
     async with await asyncio.get_running_loop().create_server(lambda: deaf, "127.0.0.1", 0) as at:
         connection = await create_conn(*at.sockets[0].getsockname())
@@ -86,12 +86,12 @@ async def test_a_broker_that_does_not_read_keeps_no_connection_of_a_closed_clien
 
 
 @pytest.mark.parametrize("n_steps", range(1, 8))
-async def test_a_start_that_is_cancelled_ends_at_once_and_leaves_no_connection(n_steps):
+async def test_a_cancelled_start_ends_at_once_and_leaves_no_connection(n_steps):
     deaf = Deaf(reads=True)
     async with await asyncio.get_running_loop().create_server(lambda: deaf, "127.0.0.1", 0) as at:
         host, port = at.sockets[0].getsockname()
         starting = asyncio.ensure_future(start_producer(Connection(f"{host}:{port}")))
-        await finished(deaf.asked.wait())
+        await finished(deaf.requested.wait())
         for _ in range(n_steps):
             await asyncio.sleep(0)
         starting.cancel()
@@ -100,7 +100,7 @@ async def test_a_start_that_is_cancelled_ends_at_once_and_leaves_no_connection(n
         await finished(deaf.lost.wait())
 
 
-async def test_a_batch_that_waits_for_metadata_fails_when_its_producer_is_closed():
+async def test_a_batch_waiting_for_metadata_fails_when_its_producer_is_closed():
     connection = Connection("127.0.0.1:9")
     sink, client = KafkaSink(connection), AIOKafkaProducer()
     client.send_batch = lambda *_, **__: asyncio.Event().wait()  # as without metadata

@@ -61,7 +61,7 @@ def password_file(request, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["ssl_cafile", "ssl_certfile", "ssl_keyfile"])
-def test_a_pipe_in_the_place_of_a_certificate_is_refused_at_once(tmp_path, name):
+def test_a_pipe_in_place_of_a_certificate_is_refused_at_once(tmp_path, name):
     os.mkfifo(tmp_path / "pipe")
     connection = Connection(
         "127.0.0.1:9", security_protocol="SSL", **{name: str(tmp_path / "pipe")}
@@ -71,7 +71,7 @@ def test_a_pipe_in_the_place_of_a_certificate_is_refused_at_once(tmp_path, name)
     assert connection.secrets() == (None,) * 4
 
 
-def test_a_file_without_a_password_is_refused_without_telling_its_name(password_file):
+def test_a_file_without_a_password_is_refused_without_showing_its_path(password_file):
     with pytest.raises(SourceUnusable) as refused:
         password_of(password_file)
     assert "sasl_password_file" in str(refused.value)
@@ -80,7 +80,9 @@ def test_a_file_without_a_password_is_refused_without_telling_its_name(password_
 
 
 @pytest.mark.parametrize("command", [["run"], ["topics", "plan"], ["replay", "--out=DIR"]])
-def test_it_is_one_line_and_exit_code_3(command, tmp_path, capsys, monkeypatch):
+def test_an_unusable_connection_setting_is_one_line_and_exit_code_3(
+    command, tmp_path, capsys, monkeypatch
+):
     monkeypatch.setenv("EVALUATOR_STATE_DIR", str(tmp_path / "state"))  # not that of another test
     (tmp_path / "hush").touch()
     settings = {**LOGIN, "sasl_password_file": tmp_path / "hush", "http_port": 0}
@@ -91,14 +93,14 @@ def test_it_is_one_line_and_exit_code_3(command, tmp_path, capsys, monkeypatch):
     assert line.startswith("evaluator: The file of sasl_password_file is empty. Write the password")
 
 
-def test_a_connection_that_is_shown_tells_no_secret(tmp_path):
+def test_the_repr_of_a_connection_has_no_secret(tmp_path):
     connection = Connection("127.0.0.1:9", **LOGIN, sasl_password_file="hush-file")
     for shown in (repr(connection), str(connection), f"{connection}"):
         assert "127.0.0.1:9" in shown
         assert "hush" not in shown
 
 
-def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(authority):
+def test_a_key_with_a_passphrase_is_refused_without_a_prompt(authority):
     certfile, keyfile = authority.issue("client")
     files = {"ssl_cafile": str(authority.cafile), "ssl_certfile": str(certfile)}
     tls = {"security_protocol": "SSL", **files}
@@ -126,7 +128,7 @@ def broken_by(cause):
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "message"),
     [
         (broken_by(tls_error("TLSV13_ALERT_CERTIFICATE_REQUIRED")), "certificate required. Set ss"),
         (broken_by(tls_error("SSLV3_ALERT_CERTIFICATE_EXPIRED")), "certificate expired. Set ssl_"),
@@ -137,13 +139,13 @@ def broken_by(cause):
         (kafka_errors.UnsupportedSaslMechanismError("no"), "Check sasl_mechanism"),
     ],
 )
-def test_what_waiting_cannot_mend_is_unusable(error, told):
-    with pytest.raises(SourceUnusable, match=told), translated("connecting to b:1"):
+def test_permanent_errors_are_unusable(error, message):
+    with pytest.raises(SourceUnusable, match=message), translated("connecting to b:1"):
         raise error
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "message"),
     [
         (tls_error("UNEXPECTED_EOF_WHILE_READING"), "UNEXPECTED_EOF"),
         (tls_error("APPLICATION_DATA_AFTER_CLOSE_NOTIFY"), "CLOSE_NOTIFY"),
@@ -155,6 +157,6 @@ def test_what_waiting_cannot_mend_is_unusable(error, told):
         (kafka_errors.NotCoordinatorForGroupError(), "Restart that broker if .*Failed to load"),
     ],
 )
-def test_what_may_be_the_end_of_a_broker_is_waited_for(error, told):
-    with pytest.raises(SourceUnavailable, match=told), translated("connecting to b:1"):
+def test_errors_that_an_outage_may_cause_are_unavailable(error, message):
+    with pytest.raises(SourceUnavailable, match=message), translated("connecting to b:1"):
         raise error

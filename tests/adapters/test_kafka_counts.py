@@ -17,7 +17,7 @@ TOPICS = input_topics("counts-")
 
 @pytest.fixture
 def counted(monkeypatch):
-    """Has brokers with topics of these partition counts answer; a name without one is refused."""
+    """Simulates brokers with topics of these partition counts; other names are refused."""
 
     def answer(counts):
         async def partition_counts(names):
@@ -34,7 +34,7 @@ def counted(monkeypatch):
     return answer
 
 
-async def test_an_offset_to_skip_must_be_of_a_partition_that_is_there(counted):
+async def test_an_offset_to_skip_must_be_of_an_existing_partition(counted):
     counted({"counts-rankings": 4, "counts-judgments": 4})
     named = TopicPartition("counts-rankings", 9)
     try:
@@ -60,7 +60,7 @@ LEADER = {"counts-rankings": 3, "counts-settled": 2} | dict.fromkeys(
         ({"counts-judgments": None}, "settled has 2 partitions, the inputs have 3"),
         ({}, "settled has 2 partitions, the inputs have 3"),
     ],
-    ids=["unequal", "equal", "not there", "not to be seen"],
+    ids=["unequal", "equal", "missing", "not visible"],
 )
 async def test_a_leader_names_unequal_inputs_before_an_output_with_fewer_partitions(
     counted, judgments, why

@@ -16,15 +16,15 @@ CLUSTER = SimpleNamespace(partitions_for_topic=lambda topic: {0} if topic == "we
 
 def chosen(members, leader=None):
     """The member that is assigned the partition, from the metadata of *members* on joining."""
-    asked = {name: member.metadata(["weights"]) for name, member in members.items()}
-    given = (leader or next(iter(members.values()))).assign(CLUSTER, asked)
+    metadata = {name: member.metadata(["weights"]) for name, member in members.items()}
+    given = (leader or next(iter(members.values()))).assign(CLUSTER, metadata)
     assert given.keys() == members.keys()
     return [
         name for name, each in given.items() if TopicPartition("weights", 0) in each.partitions()
     ]
 
 
-async def test_a_poll_waits_for_nothing_while_the_group_assigns():
+async def test_a_poll_does_not_wait_while_the_group_assigns():
     class Assigning:
         """A consumer whose group waits for a dead member."""
 
@@ -45,22 +45,22 @@ def member(*, is_leader):
 
 
 @pytest.mark.parametrize("place", range(4))
-def test_who_is_is_leader_stays_there_whatever_the_ids_are(place):
+def test_the_leader_stays_the_leader_for_any_member_ids(place):
     members = {f"id-{i}": member(is_leader=i == place) for i in range(4)}
     assert chosen(members) == [f"id-{place}"]
 
 
-def test_where_nobody_is_it_is_one_and_the_same_for_all():
+def test_all_members_choose_the_same_leader_if_there_is_none():
     members = {f"id-{i}": member(is_leader=False) for i in (2, 0, 1)}
     assert {tuple(chosen(members, leader)) for leader in members.values()} == {("id-0",)}
 
 
-def test_of_two_that_think_they_are_it_is_one_of_them():
+def test_one_of_two_members_that_claim_leadership_is_chosen():
     members = {f"id-{i}": member(is_leader=i > 0) for i in range(3)}
     assert chosen(members) == ["id-1"]
 
 
-def test_what_a_member_says_is_what_it_is_when_it_is_asked():
+def test_a_member_reports_its_state_at_the_time_of_the_assignment():
     now = [False]
     one, other = LeaderAssignor(lambda: now[0]), member(is_leader=False)
     assert chosen({"a": other, "b": one}) == ["a"]
@@ -68,7 +68,7 @@ def test_what_a_member_says_is_what_it_is_when_it_is_asked():
     assert chosen({"a": other, "b": one}) == ["b"]
 
 
-def test_members_that_know_ranges_alone_may_be_in_the_same_group():
+def test_members_with_only_range_assignment_may_join_the_leader_group():
     assert LeaderAssignor.name == RangePartitionAssignor.name
     members = {"a": RangePartitionAssignor, "b": member(is_leader=True)}
     assert chosen(members, leader=members["b"]) == ["b"]

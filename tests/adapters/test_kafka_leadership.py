@@ -53,7 +53,7 @@ CALLS = {
 }
 
 
-async def told(call, leadership):
+async def returned_ids(call, leadership):
     """The offsets or keys that one call returns."""
     found = await CALLS[call](leadership)
     return (
@@ -64,13 +64,13 @@ async def told(call, leadership):
 
 
 @pytest.mark.parametrize("call", CALLS)
-async def test_whenever_a_call_is_cancelled_its_records_are_returned_by_it_or_the_next(call):
-    whole = await told(call, Leadership())
+async def test_records_of_a_cancelled_call_are_returned_by_it_or_the_next_call(call):
+    whole = await returned_ids(call, Leadership())
     assert len(whole) == 10
     n_cancelled_at_the_end = 0
     for n_steps in range(10):
         leadership = Leadership()
-        running = asyncio.ensure_future(told(call, leadership))
+        running = asyncio.ensure_future(returned_ids(call, leadership))
         for _ in range(n_steps):
             await asyncio.sleep(0)
         has_read = 10 in (leadership._settled.positions[0], leadership._weights.positions[0])
@@ -79,6 +79,6 @@ async def test_whenever_a_call_is_cancelled_its_records_are_returned_by_it_or_th
         if running.cancelled():
             n_cancelled_at_the_end += has_read
             follow = "follow" if call == "begin_epoch" else call
-            found = await told(follow, leadership)
+            found = await returned_ids(follow, leadership)
         assert found == whole
     assert n_cancelled_at_the_end > 0

@@ -58,7 +58,7 @@ class Member:
         return SimpleNamespace(error_code=code, topics=topics, member_id="given")
 
     async def commit(self):
-        """As the library: its error, or None."""
+        """Like the library: its error, or None."""
         offsets = {TopicPartition("topic", n): OffsetAndMetadata(5, "") for n in (0, 1)}
         try:
             await self.coordinator._do_commit_offsets(None, offsets)
@@ -84,7 +84,7 @@ class Member:
 
 
 @pytest.mark.parametrize("code", [0, 25, 82])
-async def test_a_member_is_fenced_by_one_error_code_alone(code):
+async def test_a_member_is_fenced_by_one_error_code_only(code):
     member = Member(heartbeat=code)
     await member.beat()
     assert member.sent[0].group_instance_id == "pod-0"
@@ -92,11 +92,11 @@ async def test_a_member_is_fenced_by_one_error_code_alone(code):
     assert member.n_fenced == (code == 82)
 
 
-@pytest.mark.parametrize("holder", ["given", "of nobody"])
-async def test_a_member_that_is_fenced_by_no_other_process_joins_again(holder):
+@pytest.mark.parametrize("holder", ["given", "unknown"])
+async def test_a_member_that_no_other_process_fenced_rejoins(holder):
     """The broker has lost the assignment that gave it its member id, but not an earlier one."""
     member = Member(heartbeat=82, holder=holder)
-    if holder == "of nobody":
+    if holder == "unknown":
         member.groups[0][5].pop(1)
     await member.coordinator._send_req(member.join_request())
     await member.beat()
@@ -111,7 +111,7 @@ async def test_a_member_that_is_fenced_by_no_other_process_joins_again(holder):
 
 
 @pytest.mark.parametrize(("version", "code"), [(3, 0), (5, 30)])
-async def test_a_member_that_cannot_see_the_others_is_fenced_by_the_code_alone(version, code):
+async def test_a_member_that_cannot_list_the_others_is_fenced_by_the_code_alone(version, code):
     member = Member(heartbeat=82, holder="given", versions=VERSIONS | {DESCRIBE: (0, version)})
     member.groups[0] = (code, *member.groups[0][1:])
     await member.coordinator._send_req(member.join_request())
@@ -132,20 +132,24 @@ async def test_a_fenced_member_stays_fenced_when_the_later_one_leaves():
 @pytest.mark.parametrize(
     "refused", [kafka_errors.IllegalGenerationError, kafka_errors.UnknownMemberIdError]
 )
-async def test_a_member_whose_commit_is_refused_asks_whether_it_was_replaced(refused):
+async def test_a_member_whose_commit_is_refused_checks_whether_it_was_replaced(refused):
     """Before the library forgets its member id: then it would replace the later member."""
     member = Member(commit=refused.errno, heartbeat=82, join=25)
     assert await member.commit() is refused
     assert member.kinds == [COMMIT, HEARTBEAT, DESCRIBE]
-    asked = member.sent[1]
-    assert (asked.generation_id, asked.member_id, asked.group_instance_id) == (7, "member", "pod-0")
+    request = member.sent[1]
+    assert (request.generation_id, request.member_id, request.group_instance_id) == (
+        7,
+        "member",
+        "pod-0",
+    )
     assert member.n_fenced == 1
     assert await member.join() is None
     assert JOIN not in member.kinds
 
 
 @pytest.mark.parametrize("code", [22, 25])
-async def test_a_member_whose_session_has_ended_joins_again(code):
+async def test_a_member_whose_session_has_ended_rejoins(code):
     """If no other process has its name, the broker does not fence it."""
     member = Member(commit=25, heartbeat=code, join=25)
     assert await member.commit() is kafka_errors.UnknownMemberIdError
@@ -156,13 +160,13 @@ async def test_a_member_whose_session_has_ended_joins_again(code):
 
 
 @pytest.mark.parametrize("code", [0, 27])
-async def test_commits_that_are_not_refused_ask_nothing(code):
+async def test_accepted_commits_send_no_further_request(code):
     member = Member(commit=code, heartbeat=82)
     await member.commit()
     assert member.kinds == [COMMIT]
 
 
-async def test_a_member_that_is_already_joining_again_is_not_fenced_by_its_own_name():
+async def test_a_member_that_is_already_rejoining_is_not_fenced_by_its_own_name():
     """A heartbeat without the member id, or with the former one, would be answered with 82."""
     member = Member(commit=25, heartbeat=82)
     member.coordinator.reset_generation()

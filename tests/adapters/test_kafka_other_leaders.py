@@ -13,12 +13,12 @@ LOCAL = Connection("127.0.0.1:9")
 READS = MemberMetadata(0, ["p-weights"], b"").encode()
 OTHERS = MemberMetadata(0, ["q-weights"], b"").encode()
 ASSIGNING = b""
-"""The answer of brokers instead of a subscription during an assignment."""
+"""The response of brokers instead of a subscription during an assignment."""
 
 
 @pytest.fixture
 def groups(monkeypatch):
-    """Has brokers with these groups answer; of each what its members read, time after time."""
+    """Simulates brokers with these groups: for each the subscriptions of successive requests."""
 
     def answer(found):
         times = {name: iter(of) for name, of in found.items()}
@@ -43,18 +43,18 @@ async def require(*, session_timeout_ms=600_000):
     await producers._require_no_other(LOCAL, "mine", "p-weights", session_timeout_ms)
 
 
-async def test_a_group_that_assigns_is_looked_at_again_until_its_leader_is_seen(groups):
+async def test_a_group_that_assigns_is_queried_again_until_its_leader_is_known(groups):
     groups({"a-leader": [[ASSIGNING] * 2, [ASSIGNING] * 2, [OTHERS, READS]]})
     with pytest.raises(SourceUnusable, match=r"leader of group a publishes to p-weights"):
         await require()
 
 
 @pytest.mark.parametrize("last", [[], [OTHERS]])
-async def test_a_group_that_has_assigned_without_the_topic_does_not_count(groups, last):
+async def test_a_group_assigned_without_the_topic_is_ignored(groups, last):
     groups(
         {
             "a-leader": [[ASSIGNING], [ASSIGNING], last],
-            "b-leader": [[OTHERS]],  # is looked at once
+            "b-leader": [[OTHERS]],  # is queried once
             "c": [],
             "mine-leader": [],
         }
@@ -68,7 +68,7 @@ async def test_a_group_that_assigns_for_a_session_is_named(groups):
         await require(session_timeout_ms=-1)
 
 
-async def test_more_groups_than_are_looked_at_are_refused(groups):
+async def test_more_groups_than_the_limit_are_refused(groups):
     groups({f"{number}-leader": [[OTHERS]] for number in range(producers.MAX_GROUPS)})
     await require()
     groups({f"{number}-leader": [] for number in range(producers.MAX_GROUPS + 1)})

@@ -16,7 +16,7 @@ DAY_MS = 86_400_000
 
 
 def outside(begin, end):
-    """What is known of one log that holds so much, and of an empty other one."""
+    """The known bounds of one log with these offsets, and of another, empty one."""
     known = PositionBounds()
     known.note({R0: begin, J1: 0}, ends=False)
     known.note({R0: end, J1: 0}, ends=True)
@@ -30,22 +30,22 @@ def compared(known, offset):
 
 
 @pytest.mark.parametrize("offset", [8, 9, 20])
-def test_what_a_log_holds_is_no_matter(offset):
+def test_an_offset_within_its_log_is_not_reported(offset):
     known = outside(8, 20)
     assert compared(known, offset) == []
     assert (known.counts.total(), known.lost.total()) == (0, 0)
 
 
-def test_what_has_expired_before_it_was_read_is_said_and_counted_once():
+def test_records_expired_before_they_were_read_are_logged_and_counted_once():
     known = outside(8, 20)
-    told = {"log": "rankings", "partition": 0, "records": 3, "committed": 5, "first": 8}
-    assert compared(known, 5) == [{"event": "input_lost", "log_level": "warning", **told}]
+    fields = {"log": "rankings", "partition": 0, "records": 3, "committed": 5, "first": 8}
+    assert compared(known, 5) == [{"event": "input_lost", "log_level": "warning", **fields}]
     assert compared(known, 5) == []  # at the next rebalance
     assert dict(known.counts) == {("rankings", "before"): 1}
     assert dict(known.lost) == {"rankings": 3}
 
 
-def test_a_position_beyond_its_log_is_counted_once_and_said_by_the_worker():
+def test_a_position_beyond_its_log_is_counted_once_and_logged_by_the_worker():
     known = outside(8, 20)
     assert compared(known, 21) == compared(known, 21) == []
     assert dict(known.counts) == {("rankings", "beyond"): 1}
@@ -53,25 +53,27 @@ def test_a_position_beyond_its_log_is_counted_once_and_said_by_the_worker():
 
 
 @pytest.mark.parametrize(
-    ("offset", "side", "n_lost", "told"),
+    ("offset", "side", "n_lost", "message"),
     [
         (5, "before", 3, "not in its log, which holds 8 to 20: 3 records have expired .* longer"),
         (21, "beyond", 0, "not in its log, which holds 8 to 20: it was truncated, or the topic"),
         (9, "beyond", 0, "the topic was recreated"),  # and has grown meanwhile
     ],
 )
-def test_a_position_that_cannot_be_read_says_what_is_there_instead(offset, side, n_lost, told):
+def test_the_error_for_an_unreadable_position_names_the_available_range(
+    offset, side, n_lost, message
+):
     known = outside(8, 20)
     error = known.unusable(R0, "p-rankings", offset)
     assert str(error).startswith(f"Offset {offset} of p-rankings-0 is the next to read")
-    assert re.search(told, str(error))
+    assert re.search(message, str(error))
     assert dict(known.counts) == {("rankings", side): 1}
     assert known.lost.total() == n_lost
     if side == "before":
         assert compared(known, offset) == []  # counted already
 
 
-def test_without_bounds_a_position_is_still_told():
+def test_an_unreadable_position_is_reported_without_bounds_too():
     assert "Offset 9 of p-rankings-0" in str(PositionBounds().unusable(R0, "p-rankings", 9))
 
 
@@ -80,16 +82,16 @@ def test_without_bounds_a_position_is_still_told():
 
 @pytest.fixture
 def looks(monkeypatch):
-    """Makes a watch that finds what it is given, one entry for each look."""
+    """Creates a watch that finds the given entries, one for each look."""
 
     def make(*found, needed_ms=DAY_MS):
-        answers = list(found)
+        entries = list(found)
 
         async def described(connection, names):
-            answer = answers.pop(0)
-            if isinstance(answer, Exception):
-                raise answer
-            return {f"p-{name}": {"retention.ms": kept} for name, kept in answer.items()}
+            entry = entries.pop(0)
+            if isinstance(entry, Exception):
+                raise entry
+            return {f"p-{name}": {"retention.ms": kept} for name, kept in entry.items()}
 
         monkeypatch.setattr(checks, "described", described)
         connection = Connection("b:1", security_protocol="SSL")
@@ -97,15 +99,15 @@ def looks(monkeypatch):
 
         def look():
             with capture_logs() as logs:
-                answered = asyncio.run(watch.look())
-            return answered, [(line["event"], line.get("retention_ms")) for line in logs], logs
+                is_available = asyncio.run(watch.look())
+            return is_available, [(line["event"], line.get("retention_ms")) for line in logs], logs
 
         return watch, look
 
     return make
 
 
-def test_a_retention_that_is_too_short_is_said_once_per_change(looks):
+def test_a_too_short_retention_is_logged_once_per_change(looks):
     long, short, shorter = str(DAY_MS + 1), str(DAY_MS), "1000"
     watch, look = looks(
         {"rankings": long, "judgments": "-1"},
@@ -115,12 +117,12 @@ def test_a_retention_that_is_too_short_is_said_once_per_change(looks):
         {"rankings": long, "judgments": "-1"},
         {"rankings": short, "judgments": "-1"},
     )
-    said = []
+    logged = []
     for _ in range(6):
-        answered, events, logs = look()
-        assert answered
-        said.append(events)
-    assert said == [
+        is_available, events, logs = look()
+        assert is_available
+        logged.append(events)
+    assert logged == [
         [],
         [("input_retention_short", DAY_MS)],
         [],
@@ -136,7 +138,7 @@ def test_a_retention_that_is_too_short_is_said_once_per_change(looks):
     assert watch.known == {"rankings": DAY_MS, "judgments": None}
 
 
-def test_what_is_not_to_be_seen_is_said_once_and_what_is_away_never(looks):
+def test_an_unknown_retention_is_logged_once_and_an_unavailable_broker_never(looks):
     watch, look = looks({"rankings": "-1"}, {"rankings": "-1"}, SourceUnavailable("gone"), {})
     assert look()[:2] == (True, [("input_retention_unknown", None)])
     assert look()[:2] == (True, [])
@@ -146,7 +148,7 @@ def test_what_is_not_to_be_seen_is_said_once_and_what_is_away_never(looks):
     assert watch.known == {}
 
 
-async def test_watching_ends_though_the_library_swallows_the_cancellation(monkeypatch):
+async def test_watching_ends_even_if_the_library_swallows_the_cancellation(monkeypatch):
     looked = asyncio.Event()
 
     async def described(connection, names):
@@ -161,7 +163,7 @@ async def test_watching_ends_though_the_library_swallows_the_cancellation(monkey
         await looked.wait()
 
 
-async def test_a_defect_in_watching_is_not_kept_quiet(monkeypatch):
+async def test_an_unexpected_error_while_watching_is_raised(monkeypatch):
     async def described(connection, names):
         raise ZeroDivisionError
 

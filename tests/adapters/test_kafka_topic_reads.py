@@ -14,7 +14,7 @@ DAMAGED = {(0, 5), (0, 6)}
 
 
 class Reader:
-    """Reads the first of the partitions asked for; what is damaged it refuses."""
+    """Reads the first of the requested partitions; damaged records raise an error."""
 
     refusal = None
 
@@ -49,7 +49,7 @@ async def read(places):
     return await topic_reads.read_records_at(None, {"rankings": "of-nobody"}, places)
 
 
-async def test_of_damaged_records_nothing_is_known_and_the_others_are_read(monkeypatch):
+async def test_damaged_records_are_none_and_the_others_are_read(monkeypatch):
     monkeypatch.setattr(topic_reads, "TopicReader", Reader)
     places = [(("rankings", number), offset) for number in (0, 1) for offset in (4, 5, 6, 7)]
     found = await read(places)
@@ -58,7 +58,7 @@ async def test_of_damaged_records_nothing_is_known_and_the_others_are_read(monke
     }
 
 
-async def test_a_missing_right_is_no_damage(monkeypatch):
+async def test_a_missing_right_is_not_reported_as_damage(monkeypatch):
     monkeypatch.setattr(topic_reads, "TopicReader", Reader)
     monkeypatch.setattr(Reader, "refusal", SourceUnusable("No right"))
     with pytest.raises(SourceUnusable, match="No right"):

@@ -37,7 +37,7 @@ V1 = "9:cpu,cpuacct:/a\n4:memory:/docker/abc\n"
         ("garbage\n0::/\n", {"memory.max": "garbage"}, None),
     ],
 )
-def test_the_least_limit_of_the_group_and_those_around_it_counts(limit, own, files, expected):
+def test_the_lowest_limit_of_a_control_group_and_its_parents_applies(limit, own, files, expected):
     assert limit(own, files) == expected
 
 
@@ -45,6 +45,6 @@ def test_without_control_groups_there_is_no_limit(tmp_path):
     assert memory_limit_bytes(tmp_path / "no", tmp_path) is None
 
 
-def test_the_free_room_is_that_of_the_disk_of_a_folder(tmp_path):
+def test_free_space_is_that_of_the_disk_of_a_directory(tmp_path):
     assert free_bytes(tmp_path) > 0
     assert free_bytes(tmp_path / "no") is None

@@ -15,7 +15,7 @@ OTHERS = "GET /\x1b[2J\r\nTraceback (most recent call last):\n\x00\u2028\udc80 e
 
 @pytest.fixture
 def configured():
-    """Configures the log of the process, and takes it back at the end."""
+    """Configures the log of the process, and restores it at the end."""
     before = logging.getLogger("aiokafka").level
 
     def configure(**options):
@@ -42,7 +42,7 @@ def fail_with(text):
 
 
 @pytest.mark.parametrize("log_format", ["json", "console"])
-def test_a_message_of_a_library_is_one_line_whatever_is_in_it(configured, lines, log_format):
+def test_a_message_of_a_library_is_one_line_for_any_content(configured, lines, log_format):
     configured(log_format=log_format)
     try:
         fail_with(OTHERS)
@@ -69,7 +69,7 @@ def test_the_exception_is_one_field(configured, lines):
     assert event["error"].endswith("| ValueError: of other people")
 
 
-def test_a_message_without_end_is_cut(configured, lines):
+def test_an_overlong_message_is_cut(configured, lines):
     configured()
     try:
         fail_with("x" * 100_000 + "end")
@@ -97,7 +97,7 @@ def test_repeats_are_counted_by_the_line_of_code_that_logs_them(configured, line
     assert len(lines()) == 2
 
 
-def test_the_exception_of_a_task_that_nobody_awaits_is_one_line(configured, lines):
+def test_the_exception_of_a_task_that_is_never_awaited_is_one_line(configured, lines):
     async def forget():
         task = asyncio.create_task(asyncio.to_thread(fail_with, "in a task\nof two lines"))
         await asyncio.wait({task})
@@ -126,7 +126,7 @@ def test_an_error_in_a_callback_of_the_loop_is_one_line(configured, lines):
 def test_warnings_are_events_too(configured, lines):
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        logging.captureWarnings(False)  # whatever a test before has left
+        logging.captureWarnings(False)  # an earlier test may have enabled it
         configured()
         warnings.warn("an old name", DeprecationWarning, stacklevel=1)
     (line,) = lines()
@@ -143,20 +143,20 @@ def test_the_kafka_client_is_silent_unless_the_level_is_debug(
     assert len(lines()) == n_lines
 
 
-def test_a_level_of_its_own_is_the_one_below(configured, lines):
+def test_a_custom_level_is_logged_as_the_next_lower_level(configured, lines):
     configured()
     logging.getLogger("some.library").log(37, "between warning and error")
     assert json.loads(lines()[0])["level"] == "warning"
 
 
-def test_configured_twice_it_writes_once(configured, lines):
+def test_logging_configured_twice_writes_each_line_once(configured, lines):
     configured()
     configured()
     logging.getLogger("some.library").error("once")
     assert len(lines()) == 1
 
 
-def test_arguments_that_do_not_fit_their_message_fail_nobody(configured, lines):
+def test_arguments_that_do_not_fit_their_message_raise_no_error(configured, lines):
     configured()
     record = logging.makeLogRecord({"msg": "%d of %d", "args": ("one",), "levelno": logging.ERROR})
     LibraryHandler().emit(record)

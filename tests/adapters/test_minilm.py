@@ -1,4 +1,4 @@
-"""The sentence model: words, arithmetic, and its published figures."""
+"""The sentence model: its word pieces, its arithmetic, and its published similarities."""
 
 import json
 import math
@@ -43,7 +43,7 @@ def pieces_of(text, max_pieces=256):
         ("[CLS]", ["[UNK]", "[UNK]", "[UNK]"]),  # not the mark
     ],
 )
-def test_words_fall_into_the_longest_pieces(text, expected):
+def test_words_are_split_into_the_longest_pieces(text, expected):
     assert pieces_of(text) == expected
 
 
@@ -52,7 +52,7 @@ def test_a_long_text_is_cut():
     assert pieces_of("aaaaa", max_pieces=5) == ["a", "##a", "##a"]
 
 
-def test_marks_stand_alone_and_accents_go():
+def test_punctuation_is_split_off_and_accents_are_removed():
     assert list(_words("Größe: 3,5€ (naïve)—ok")) == [
         *("große", ":", "3", ",", "5€", "(", "naive", ")", "—", "ok"),
     ]
@@ -69,7 +69,7 @@ WIDTH = 12
 
 @pytest.fixture
 def folder(tmp_path):
-    """A model of one layer, twelve wide, with weights of chance."""
+    """A model of one layer, twelve wide, with random weights."""
     rng = np.random.default_rng(8)
     layer = "encoder.layer.0"
     shapes = {
@@ -98,7 +98,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_a_vector_has_length_one_and_depends_on_its_text_alone(folder):
+def test_a_vector_has_length_one_and_depends_on_its_text_only(folder):
     texts = ["a flight", "", "flight a", "a flight", "!"]
     vectors = MiniLM(folder).embed(texts)
     assert vectors.shape == (5, WIDTH)
@@ -109,7 +109,7 @@ def test_a_vector_has_length_one_and_depends_on_its_text_alone(folder):
     assert (vectors[0] != vectors[2]).any()  # the order of words counts
 
 
-def test_other_weights_have_another_name(folder):
+def test_other_model_weights_have_another_name(folder):
     before = MiniLM(folder).name
     assert MiniLM(folder).name == before
     with (folder / "model.safetensors").open("r+b") as file:
@@ -127,7 +127,7 @@ def test_a_missing_file_is_named(folder, name):
         MiniLM(folder)
 
 
-def test_without_the_package_it_is_said_what_to_install(monkeypatch):
+def test_without_the_package_the_error_names_what_to_install(monkeypatch):
     monkeypatch.setattr(minilm, "find_spec", lambda name: None)
     with pytest.raises(EmbedderMissingError, match=r"\.\[embeddings\]"):
         MiniLM()
@@ -145,7 +145,7 @@ def model():
 
 @installed
 @pytest.mark.slow
-def test_similarities_are_those_that_are_published(model):
+def test_similarities_equal_the_published_ones(model):
     """From the documentation of Sentence Transformers for this model."""
     sentences = [
         "The weather is lovely today.",
@@ -160,7 +160,7 @@ def test_similarities_are_those_that_are_published(model):
 
 @installed
 @pytest.mark.slow
-def test_relevance_sees_meaning_where_no_word_is_shared(model):
+def test_relevance_reflects_meaning_without_shared_words(model):
     tools = Described(
         "tool",
         "I need to fly to Berlin tomorrow",

@@ -154,7 +154,7 @@ async def _visit(views: FixedViews, profile: Path, at: str, before: Sequence[Sna
 
 
 def _requested(net_log: Path, home: str) -> set[str]:
-    """Hosts that the page itself sent requests to: those that it began, or that began it."""
+    """Hosts of requests to the page or initiated by it, without those of the browser."""
     kept = json.loads(net_log.read_text("utf-8"))
     begin = kept["constants"]["logEventTypes"]["URL_REQUEST_START_JOB"]
     hosts = set()
@@ -190,7 +190,7 @@ def cards(page: Node) -> dict[tuple[str, str, str], Node]:
 
 
 @pytest.mark.browser
-def test_every_number_of_the_measures_is_the_one_of_totals(
+def test_all_numbers_of_measures_equal_those_of_totals(
     settled_visit: tuple[Visit, FixedViews],
 ) -> None:
     seen, views = settled_visit
@@ -215,7 +215,7 @@ def test_every_number_of_the_measures_is_the_one_of_totals(
 
 
 @pytest.mark.browser
-def test_the_ledger_of_the_page_is_the_one_of_totals(
+def test_the_ledger_of_the_page_equals_that_of_totals(
     settled_visit: tuple[Visit, FixedViews],
 ) -> None:
     seen, views = settled_visit
@@ -231,7 +231,7 @@ def test_the_ledger_of_the_page_is_the_one_of_totals(
 
 
 @pytest.mark.browser
-def test_the_console_is_silent_and_no_other_host_is_asked(
+def test_the_page_logs_no_error_and_requests_no_other_host(
     settled_visit: tuple[Visit, FixedViews],
 ) -> None:
     seen, _ = settled_visit
@@ -240,14 +240,14 @@ def test_the_console_is_silent_and_no_other_host_is_asked(
 
 
 @pytest.mark.browser
-def test_a_page_that_complains_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_page_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PAGE_FILES, "/page.js", ("page.css", "text/javascript"))
     (complaint,) = visit(FixedViews(settled_world()), tmp_path).complaints
     assert "SyntaxError" in complaint
 
 
 @pytest.mark.browser
-def test_a_hostile_name_is_text_and_nothing_else(
+def test_a_hostile_name_is_shown_as_plain_text(
     settled_visit: tuple[Visit, FixedViews],
 ) -> None:
     seen, _ = settled_visit
@@ -267,17 +267,17 @@ def test_a_worker_that_settled_is_shown_as_ready(settled_visit: tuple[Visit, Fix
 
 
 @pytest.mark.browser
-def test_an_empty_worker_says_when_the_first_value_comes(tmp_path: Path) -> None:
+def test_an_empty_worker_shows_when_the_first_value_is_due(tmp_path: Path) -> None:
     page = visit(FixedViews(Snapshot((task_view(0, {}, watermark_ms=None),))), tmp_path).page
-    said = page.by_id("empty")
-    assert "hidden" not in said.attributes
+    notice = page.by_id("empty")
+    assert "hidden" not in notice.attributes
     # maturity_ms 3,600,000 + out_of_orderness_ms 300,000 = 65 minutes
-    assert "No ranking has been read yet." in said.text()
-    assert "1 h 5 min after the first ranking" in said.text().replace("\xa0", " ")
+    assert "No ranking has been read yet." in notice.text()
+    assert "1 h 5 min after the first ranking" in notice.text().replace("\xa0", " ")
 
 
 @pytest.mark.browser
-def test_a_broker_that_is_away_is_named_and_the_figures_stay(tmp_path: Path) -> None:
+def test_an_unavailable_broker_is_named_and_the_values_stay(tmp_path: Path) -> None:
     reason = "The broker at b:9092 cannot be reached; trying again."
     page = visit(FixedViews(settled_world(), reasons=[reason]), tmp_path).page
     assert page.by_id("state").text() == "Not ready"
@@ -288,7 +288,7 @@ def test_a_broker_that_is_away_is_named_and_the_figures_stay(tmp_path: Path) -> 
 
 
 @pytest.mark.browser
-def test_clocks_that_are_wrong_are_a_problem_though_the_worker_is_ready(tmp_path: Path) -> None:
+def test_wrong_clocks_are_a_problem_of_a_worker_that_is_ready(tmp_path: Path) -> None:
     ahead = replace(settled_world(), skew_ms=95_000)
     page = visit(FixedViews(ahead, now_ms=NOW_MS), tmp_path).page
     assert page.by_id("state").text() == "1 problem"
@@ -304,7 +304,7 @@ def tile(page: Node, name: str) -> Node:
 
 
 @pytest.mark.browser
-def test_problems_come_first_with_their_runbooks_and_colour_the_tiles(tmp_path: Path) -> None:
+def test_problems_are_first_with_their_runbooks_and_colour_the_tiles(tmp_path: Path) -> None:
     (tmp_path / "calm").mkdir()
     (tmp_path / "bad").mkdir()
     counts = {("judgments", "read"): 1000, ("judgments", "orphan"): 650}
@@ -326,14 +326,14 @@ def test_problems_come_first_with_their_runbooks_and_colour_the_tiles(tmp_path: 
     assert {each.attributes["data-state"] for each in calm.by_id("tiles").all("div")} == {""}
 
 
-def test_the_tiles_know_every_alert_by_its_name() -> None:
+def test_alerts_named_by_the_tiles_exist() -> None:
     named = set(re.findall(r"\bEvaluator\w+", page_file("page.js")))
     assert named
     assert named <= rules_of("alert").keys()
 
 
 @pytest.mark.browser
-def test_fifty_pairs_of_nine_rankers_begin_with_the_served_order(tmp_path: Path) -> None:
+def test_fifty_pairs_of_nine_rankers_start_with_the_served_order(tmp_path: Path) -> None:
     pairs = [(f"model-{i}", "") for i in range(50)]
     tally = ledger(900) | queries(pairs, settled_each=9)
     for pair in pairs:
@@ -351,8 +351,8 @@ def test_fifty_pairs_of_nine_rankers_begin_with_the_served_order(tmp_path: Path)
 @pytest.mark.browser
 def test_a_fresh_page_draws_the_chart_at_once(tmp_path: Path) -> None:
     pair = ("ranker", "")
-    young = {"queries": 4, "sum_units": 4 * UNITS_PER_ONE}  # running, nothing of it has settled
-    running = {("running", *pair, "bm25", "mrr", name): n for name, n in young.items()}
+    unsettled = {"queries": 4, "sum_units": 4 * UNITS_PER_ONE}  # running, nothing of it has settled
+    running = {("running", *pair, "bm25", "mrr", name): n for name, n in unsettled.items()}
     steps = [
         one_task(running | quality(pair, SERVED, queries=n, value=value / 0.8, measures=["mrr"]))
         for n, value in ((0, 0.0), (10, 0.5), (20, 0.375))
@@ -391,9 +391,9 @@ class Tab:
     async def call(self, method: str, **parameters: object) -> dict[str, Any]:
         self._n += 1
         await self._socket.send_json({"id": self._n, "method": method, "params": parameters})
-        while (answer := await self._socket.receive_json()).get("id") != self._n:
+        while (response := await self._socket.receive_json()).get("id") != self._n:
             pass
-        result: dict[str, Any] = answer["result"]
+        result: dict[str, Any] = response["result"]
         return result
 
     async def value(self, expression: str) -> Any:
@@ -401,7 +401,7 @@ class Tab:
         return found["result"].get("value")
 
     async def until(self, expression: str) -> None:
-        while not await self.value(expression):  # noqa: ASYNC110  # nothing tells of a change
+        while not await self.value(expression):  # noqa: ASYNC110  # no event reports a change
             await asyncio.sleep(0.05)
 
     async def press(self, key: str) -> None:
@@ -425,8 +425,8 @@ async def tab_of(address: str, profile: Path) -> AsyncIterator[Tab]:
             assert browser.returncode is None
         async with aiohttp.ClientSession() as session:
             new = f"http://{found[1].decode()}/json/new?{address}"
-            async with session.put(new) as answer:
-                url = (await answer.json())["webSocketDebuggerUrl"]
+            async with session.put(new) as response:
+                url = (await response.json())["webSocketDebuggerUrl"]
             async with session.ws_connect(url) as socket:
                 yield Tab(socket)
     finally:
@@ -471,7 +471,7 @@ def by_level() -> Snapshot:
 
 
 @pytest.mark.browser
-def test_levels_of_a_segment_have_lines_and_come_with_the_worst_first(tmp_path: Path) -> None:
+def test_levels_of_a_segment_have_lines_and_are_sorted_worst_first(tmp_path: Path) -> None:
     empty = one_task(dict.fromkeys(by_level().counters, 0))
     views = FixedViews(by_level(), measures=["mrr"], segments=("locale",))
     at = "/?segment=locale&window=recent"
@@ -487,7 +487,9 @@ def test_levels_of_a_segment_have_lines_and_come_with_the_worst_first(tmp_path: 
 
 
 @pytest.mark.browser
-def test_the_worst_queries_of_the_chosen_series_come_with_their_command(tmp_path: Path) -> None:
+def test_the_worst_queries_of_the_selected_series_are_shown_with_their_command(
+    tmp_path: Path,
+) -> None:
     one = WorstQuery(UNITS_PER_ONE // 4, NOW_MS, "it's 1", "plan/3")
     other = WorstQuery(0, NOW_MS, "t-2", "")
     pair = ("graph-ranker", "canary")
@@ -517,7 +519,7 @@ def test_the_worst_queries_of_the_chosen_series_come_with_their_command(tmp_path
 
 
 @pytest.mark.browser
-def test_a_build_without_the_chart_library_names_what_brings_it(
+def test_a_build_without_the_chart_library_names_the_command_that_installs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(PAGE_FILES, "/uPlot.iife.js", ("no-such-file", "text/javascript"))
@@ -528,7 +530,7 @@ def test_a_build_without_the_chart_library_names_what_brings_it(
 
 
 @pytest.mark.browser
-def test_alarms_that_are_on_come_first_and_no_series_hides_the_section(tmp_path: Path) -> None:
+def test_active_alarms_are_first_and_the_section_is_hidden_without_series(tmp_path: Path) -> None:
     (tmp_path / "with").mkdir()
     view = learned()
     alarms = replace(view.alarms, series=view.alarms.series[::-1])
@@ -569,7 +571,7 @@ def test_alarms_that_are_on_come_first_and_no_series_hides_the_section(tmp_path:
 
 
 @pytest.mark.browser
-def test_a_worker_that_restores_says_so(tmp_path: Path) -> None:
+def test_a_restoring_worker_is_shown_as_restoring(tmp_path: Path) -> None:
     page = visit(FixedViews(Snapshot((task_view(7, {}, restoring=True),))), tmp_path).page
     assert page.by_id("state").text() == "Restoring"
     assert page.by_id("tasks").all("tbody")[0].text().startswith("7restoring")
@@ -593,7 +595,7 @@ def luminance(colour: str) -> float:
     return sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
-def test_text_stands_out_as_accessibility_level_aa_asks(subtests):
+def test_the_contrast_of_text_meets_accessibility_level_aa(subtests):
     for theme in [0, 1]:
         for ink, ground in [
             *(
@@ -611,7 +613,7 @@ def test_text_stands_out_as_accessibility_level_aa_asks(subtests):
                 assert (high + 0.05) / (low + 0.05) >= 4.5
 
 
-def test_lines_stand_out_from_their_surface(subtests):
+def test_the_contrast_of_lines_meets_the_required_minimum(subtests):
     found = re.findall(r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\)", colours())
     lines = [name for name, *_ in found if name.startswith("line-")]
     assert len(lines) == 6

@@ -54,7 +54,7 @@ def test_records_without_a_message_are_not_in_a_share():
     assert alerts(snapshot) == ["EvaluatorOrphans"]
 
 
-def test_orphans_of_the_hour_before_are_forgotten_and_few_judgments_are_no_share():
+def test_orphans_of_the_previous_hour_and_shares_of_few_judgments_are_ignored():
     old = judged(1000, orphan=900)
     assert alerts(judged(2000, orphan=900), (HOUR_AGO, old)) == []
     assert alerts(judged(2000, orphan=900), (HOUR_AGO + 1, old)) == ["EvaluatorOrphans"]
@@ -97,7 +97,7 @@ def test_queries_that_settle_without_any_judgment_are_a_problem():
     assert alerts(one_task(applied)) == []
 
 
-def test_a_judged_share_below_its_limit_is_a_problem_without_a_past():
+def test_a_judged_share_below_its_limit_is_a_problem_without_history():
     few = round(limit("min_queries"))
     most = round((1 - limit("judged_share_limit")) * few)
 
@@ -114,7 +114,7 @@ def test_a_judged_share_below_its_limit_is_a_problem_without_a_past():
     assert alerts(of(2 * few, most + 2), (HOUR_AGO, of(few, most + 2))) == []
 
 
-def test_a_task_is_stalled_if_it_has_lag_and_its_watermark_stands():
+def test_a_task_with_lag_and_a_constant_watermark_is_stalled():
     far = round(limit("lag_limit"))
 
     def behind(lag, moved_ms=0):
@@ -129,7 +129,7 @@ def test_a_task_is_stalled_if_it_has_lag_and_its_watermark_stands():
     assert alerts(behind(far + 1)) == []  # it has just begun
 
 
-def test_an_old_watermark_is_a_problem_if_it_was_old_before_unless_a_task_restores():
+def test_a_persistently_old_watermark_is_a_problem_unless_a_task_restores():
     most_ms = round(1000 * limit("watermark_age_limit_seconds"))
     then_ms = NOW_MS - STALL_MS
 
@@ -147,7 +147,7 @@ def test_an_old_watermark_is_a_problem_if_it_was_old_before_unless_a_task_restor
     assert alerts(restoring, was_old) == []
 
 
-def test_the_same_of_many_tasks_is_cut():
+def test_the_same_problem_of_many_tasks_is_shortened():
     old = [task_view(n, {}, watermark_ms=NOW_MS - 10**8) for n in range(8)]
     found = problems(Snapshot(tuple(old)), (NOW_MS - STALL_MS, Snapshot(tuple(old))))
     # 4 of 8 tasks by name, and the other 4
@@ -167,13 +167,13 @@ def test_the_same_of_many_tasks_is_cut():
         ),
     ],
 )
-def test_memory_disk_and_store_near_their_limits(within, beyond, alert):
+def test_memory_disk_and_store_near_their_limits_are_problems(within, beyond, alert):
     assert alerts(one_task({}), resources=within) == []
     assert alerts(one_task({}), resources=beyond) == [alert]
     assert alerts(one_task({})) == []  # without a limit
 
 
-def test_clocks_that_are_wrong_are_problems():
+def test_wrong_clocks_are_problems():
     ahead = one_task({}, clocks_ms={"rankings": NOW_MS + 301_000, "judgments": NOW_MS})
     skewed = replace(one_task({}), skew_ms=95_000)
     (clock,) = problems(replace(ahead, skew_ms=0))
@@ -208,7 +208,7 @@ def test_an_alarm_is_a_problem_until_it_is_acknowledged(changes, alert):
     assert problems(one_task({}), leader=learned()) == []  # acknowledged
 
 
-def test_critical_problems_come_first_and_severities_are_those_of_the_alerts():
+def test_critical_problems_are_first_and_severities_equal_those_of_the_alerts():
     snapshot = one_task({}, watermark_ms=NOW_MS - 10**8, clocks_ms={"rankings": NOW_MS + 10**6})
     everything = replace(snapshot, skew_ms=95_000)
     counts = judged(1000, orphan=650, applied=0).counters.groups[()]

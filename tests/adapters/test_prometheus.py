@@ -174,7 +174,7 @@ def test_a_pair_known_only_from_restored_state_has_its_series_at_zero() -> None:
     assert value_of(metrics, "evaluator_running_value_mean", **labels) == pytest.approx(0.4)
 
 
-def test_a_started_ranking_is_one_that_is_held_or_forgotten() -> None:
+def test_started_rankings_are_the_open_and_expired_ones() -> None:
     snapshot = one_task({("rankings", "open"): 3, ("rankings", "expired"): 4})
     path = {"topic": "rankings", "outcome": "started"}
     assert value_of(scrape(snapshot), "evaluator_messages_total", **path) == 3 + 4
@@ -187,7 +187,7 @@ def test_records_that_a_mapping_leaves_out_are_an_outcome_of_both_logs() -> None
         assert value_of(metrics, "evaluator_messages_total", **path) == count
 
 
-def test_a_waiting_judgment_is_no_outcome_yet() -> None:
+def test_an_early_judgment_has_no_outcome_yet() -> None:
     metrics = scrape(one_task({("judgments", "early"): 5}))
     early = {"topic": "judgments", "outcome": "early"}
     assert value_of(metrics, "evaluator_messages_total", **early) is None
@@ -206,7 +206,7 @@ def test_the_delay_histogram_is_cumulative_and_in_seconds() -> None:
     assert value_of(metrics, f"{name}_sum") == 90.5
 
 
-def test_gauges_speak_of_each_task_and_stay_silent_where_nothing_is_known() -> None:
+def test_gauges_exist_per_task_and_only_for_known_values() -> None:
     known = task_view(
         0,
         {},
@@ -298,7 +298,7 @@ def test_a_low_bucket_names_a_trace_in_openmetrics_only(trace_id: str, named: bo
     assert trace_id not in exposition(registry, "text/plain")[0].decode()
 
 
-def test_histograms_take_their_room_from_the_same_limit() -> None:
+def test_histograms_count_towards_the_same_series_limit() -> None:
     rankers = (SERVED, *(f"scorer{i}" for i in range(8)))
     metrics = scrape(one_task(many_pairs(60, rankers)), histograms=MEASURES)
     n_series = sum(
@@ -333,7 +333,7 @@ def test_the_fifty_first_pair_folds_into_other() -> None:
     assert value_of(metrics, "evaluator_queries_settled_total", **other, judged="yes") == 3 * 2
 
 
-def test_quality_series_never_number_more_than_the_limit() -> None:
+def test_the_number_of_quality_series_never_exceeds_the_limit() -> None:
     rankers = (SERVED, *(f"scorer{i}" for i in range(8)))
     metrics = scrape(one_task(many_pairs(60, rankers)))
     n_series = sum(
@@ -359,7 +359,7 @@ def test_folding_loses_no_query() -> None:
     assert total == 60 * 9 * len(MEASURES) * 7
 
 
-def test_a_flood_of_scorer_names_is_bounded_too() -> None:
+def test_series_of_many_scorer_names_are_bounded_too() -> None:
     tally = quality(PAIR, SERVED, queries=1, value=0.5)
     slots = LabelLimits()
     scrape(one_task(tally), slots)
@@ -372,7 +372,7 @@ def test_a_flood_of_scorer_names_is_bounded_too() -> None:
     assert labels[-1] == (OTHER, OTHER, OTHER)
 
 
-def test_a_pair_keeps_its_series_when_others_come_first_later() -> None:
+def test_a_pair_keeps_its_series_when_a_larger_pair_appears_later() -> None:
     slots = LabelLimits(max_pairs=1)
     scrape(one_task(quality(("late", ""), SERVED, queries=1, value=0.5)), slots)
     both = quality(("a-new-one", ""), SERVED, queries=4, value=0.5)
@@ -381,7 +381,7 @@ def test_a_pair_keeps_its_series_when_others_come_first_later() -> None:
     assert set(labels) == {("late", "", SERVED), (OTHER, OTHER, SERVED)}
 
 
-def test_counters_stay_when_a_task_leaves_and_its_gauges_go() -> None:
+def test_counters_stay_and_gauges_disappear_when_a_task_is_revoked() -> None:
     slots = LabelLimits()
     before = samples(scrape(FULL, slots))
     gone = Snapshot((), FULL.counters, process_counts=FULL.process_counts)
@@ -392,7 +392,7 @@ def test_counters_stay_when_a_task_leaves_and_its_gauges_go() -> None:
     assert not [path for path in after if path[0] == "evaluator_running_value_mean"]
 
 
-def test_series_of_a_pair_stay_at_zero_when_its_task_leaves_before_a_query_settles() -> None:
+def test_series_of_a_pair_stay_at_zero_if_its_task_is_revoked_before_settling() -> None:
     kept = QualitySeries(LabelLimits(), histograms=("top1",))
     view = task_view(0, quality(PAIR, SERVED, queries=8, value=0.5))
     before, after = (
@@ -419,7 +419,7 @@ growth = st.lists(
 @pytest.mark.slow(alone=False)
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(growth, max_size=6), st.data())
-def test_no_counter_ever_falls_or_moves_and_scrapes_add_up(
+def test_counters_never_decrease_or_change_labels_and_scrapes_add_up(
     steps: list[list[tuple[str, str, str, int]]], data: st.DataObject
 ) -> None:
     slots = LabelLimits(max_pairs=3, max_series=6 * 4 * 2)  # six blocks of two measures
@@ -446,7 +446,7 @@ def test_no_counter_ever_falls_or_moves_and_scrapes_add_up(
         before = totals
 
 
-def test_the_health_of_the_inputs_is_shown_as_far_as_it_is_known() -> None:
+def test_the_health_of_the_inputs_is_exported_as_far_as_it_is_known() -> None:
     found = scrape(FULL)
     assert value_of(found, "evaluator_input_retention_seconds", topic="rankings") == 604_800
     assert value_of(found, "evaluator_input_retention_seconds", topic="judgments") == math.inf
@@ -461,7 +461,7 @@ def test_the_health_of_the_inputs_is_shown_as_far_as_it_is_known() -> None:
     assert value_of(unknown, "evaluator_input_records_lost_total", topic="rankings") == 0
 
 
-def test_a_collector_asks_for_the_health_at_every_scrape() -> None:
+def test_a_collector_reads_the_health_at_every_scrape() -> None:
     lost = {"rankings": 0}
     collector = EvaluatorCollector(
         lambda: FULL,
@@ -476,7 +476,7 @@ def test_a_collector_asks_for_the_health_at_every_scrape() -> None:
         assert found == lost["rankings"]
 
 
-def test_hostile_names_come_back_unharmed_from_both_formats() -> None:
+def test_hostile_names_survive_a_round_trip_in_both_formats() -> None:
     hostile = (HOSTILE, '\\n{}=",\t\r', "\U0001f600", "")
     tally: Tally = {}
     for name in hostile:
@@ -487,13 +487,13 @@ def test_hostile_names_come_back_unharmed_from_both_formats() -> None:
         assert set(quality_labels(parsed, "evaluator_quality_value_total")) == expected
 
 
-def test_what_no_scraper_can_read_is_replaced() -> None:
+def test_characters_that_scrapers_cannot_read_are_replaced() -> None:
     tally = quality(("nul\0model", "lone\ud800"), SERVED, queries=1, value=0.5)
     labels = quality_labels(scrape(one_task(tally)), "evaluator_quality_value_total")
     assert labels == [("nul\ufffdmodel", "lone?", SERVED)]
 
 
-def test_openmetrics_is_given_to_those_who_ask_and_never_created_series() -> None:
+def test_openmetrics_is_served_on_request_and_without_created_series() -> None:
     registry = registry_of(EvaluatorCollector(lambda: FULL, ready=lambda: True, version="1"))
     body, content_type = exposition(registry, "application/openmetrics-text;version=1.0.0")
     assert content_type.startswith("application/openmetrics-text")
@@ -516,11 +516,11 @@ def promtool(*arguments: str, given: bytes = b"") -> tuple[int, bytes, bytes]:
 
 
 @pytest.mark.promtool
-def test_promtool_finds_nothing_to_say() -> None:
+def test_promtool_reports_no_problem() -> None:
     collector = EvaluatorCollector(lambda: FULL, ready=lambda: True, version="1", leader=learned)
     registry = registry_of(collector)
     text = generate_latest(registry)
-    # The number of weeks is a count and no duration, and its name is a promise.
+    # The number of weeks is a count and no duration, and its name must not change.
     counted = text.replace(b"evaluator_alarm_reference_weeks", b"evaluator_alarm_reference_length")
     assert counted != text
     assert promtool("check", "metrics", given=counted) == (0, b"", b"")
@@ -536,12 +536,12 @@ def test_every_example_of_the_documentation_is_promql(tmp_path: Path) -> None:
     rules = [{"record": f"example:{i}", "expr": text} for i, text in enumerate(examples)]
     file = tmp_path / "rules.yml"
     file.write_text(json.dumps({"groups": [{"name": "examples", "rules": rules}]}))
-    code, said, errors = promtool("check", "rules", str(file))
+    code, output, errors = promtool("check", "rules", str(file))
     assert (code, errors) == (0, b"")
-    assert f"{len(examples)} rules found".encode() in said
+    assert f"{len(examples)} rules found".encode() in output
 
 
-def of_a_mapper():
+def mapper_metrics():
     """The metrics that only `evaluator map` has."""
     source, settings_of = SimpleNamespace(known_end=lambda _: 9), SimpleNamespace(topic_names={})
     mapper = Mapper(source, None, {}, settings_of)
@@ -561,7 +561,7 @@ def of_a_mapper():
     return [metric for name, metric in shown.items() if name.startswith("evaluator_map_")]
 
 
-def test_the_specs_are_what_is_exported() -> None:
+def test_exported_series_equal_their_specifications() -> None:
     of_level: Tally = {
         ("segment_settled", *PAIR, "locale", "de", SERVED, "mrr", "queries"): 1,
         ("segment_settled_queries", *PAIR, "locale", "de", "yes"): 1,
@@ -572,7 +572,7 @@ def test_the_specs_are_what_is_exported() -> None:
     shown = scrape(
         full, histograms=("mrr",), leader=learned(), resources=Resources(1, 2, 3), links=("a", "b")
     )
-    exported = {metric.name: metric for metric in (*shown, *of_a_mapper())}
+    exported = {metric.name: metric for metric in (*shown, *mapper_metrics())}
     for spec in SPECS.values():
         metric = exported.pop(spec.name.removesuffix("_total"))
         assert (metric.type, metric.documentation) == (spec.kind, spec.meaning)
@@ -581,7 +581,7 @@ def test_the_specs_are_what_is_exported() -> None:
     assert not exported
 
 
-def test_every_metric_is_documented_and_no_other() -> None:
+def test_exactly_the_exported_metrics_are_documented() -> None:
     page = METRICS_PAGE.read_text("utf-8")
     rows = re.findall(r"^\| `(evaluator_\w+)` \| (\w+) \| ([^|]*) \|", page, re.MULTILINE)
     documented = [
@@ -634,7 +634,7 @@ def test_every_owned_task_has_its_series_of_state_from_the_start():
     assert value_of(found, "evaluator_rebalances_total") == 0
 
 
-def test_what_happened_to_the_process_is_counted():
+def test_events_of_the_process_are_counted():
     counts = {
         ("rebalances",): 3,
         ("commits", "committed"): 20,

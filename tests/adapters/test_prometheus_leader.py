@@ -18,16 +18,16 @@ def shown(view):
     return scrape(Snapshot(), leader=view)
 
 
-def test_where_nothing_is_learned_there_are_no_such_series():
+def test_there_are_no_learning_series_without_learning():
     names = {metric.name for metric in scrape(Snapshot())}
     assert not [name for name in names if "leader" in name or "learning" in name]
 
 
-def test_out_of_office_only_what_this_process_did_is_shown():
+def test_a_process_that_is_not_the_leader_exports_only_its_own_counters():
     counts = {("leader_epochs",): 0, ("gaps",): 0, ("records", "query"): 0}
     found = samples(shown(LeaderView(n_tasks=2, counts=counts)))
-    mine = {path[0] for path in found if "leader" in path[0] or "weights" in path[0]}
-    assert mine == {
+    exported = {path[0] for path in found if "leader" in path[0] or "weights" in path[0]}
+    assert exported == {
         "evaluator_leader_active",
         "evaluator_leader_epochs_total",
         "evaluator_leader_gaps_total",
@@ -35,7 +35,7 @@ def test_out_of_office_only_what_this_process_did_is_shown():
     }
 
 
-def test_the_office_says_what_it_waits_for():
+def test_the_leader_exports_its_progress_and_awaited_tasks():
     found = shown(learned())
     assert value_of(found, "evaluator_leader_active") == 1
     assert value_of(found, "evaluator_leader_epochs_total") == 2
@@ -49,7 +49,7 @@ def test_the_office_says_what_it_waits_for():
     assert value_of(before, "evaluator_leader_interval_timestamp_seconds") is None
 
 
-def test_a_model_says_what_is_in_force_and_how_its_trial_goes():
+def test_a_model_exports_its_live_weights_and_the_state_of_its_experiment():
     found = shown(learned())
     assert value_of(found, "evaluator_weights_epoch", model="ranker") == 1
     assert value_of(found, "evaluator_weights_last_version", model="ranker") == 5
@@ -73,7 +73,7 @@ def test_a_model_says_what_is_in_force_and_how_its_trial_goes():
     assert value_of(found, "evaluator_experiment_traces", model="ranker") == 900
 
 
-def test_releases_are_there_at_zero_as_soon_as_a_model_is_known():
+def test_promotions_are_exported_at_zero_as_soon_as_a_model_is_known():
     found = shown(learned())
     name = "evaluator_weights_releases_total"
     assert value_of(found, name, model="ranker", status="promoted") == 1
@@ -81,7 +81,7 @@ def test_releases_are_there_at_zero_as_soon_as_a_model_is_known():
     assert value_of(found, name, model="other", status="rolled_back") == 0
 
 
-def test_releases_of_the_seventeenth_model_count_as_others():
+def test_promotions_of_the_seventeenth_model_count_as_other():
     counts = {("releases", f"m{i:02}", "challenger"): 2 for i in range(19)}
     found = shown(learned(counts=counts, models=()))
     name = "evaluator_weights_releases_total"
@@ -90,7 +90,7 @@ def test_releases_of_the_seventeenth_model_count_as_others():
     assert value_of(found, name, model=OTHER, status="challenger") == 3 * 2
 
 
-def test_sixty_four_features_are_shown_and_names_that_look_alike_once():
+def test_sixty_four_features_are_exported_and_equal_looking_names_once():
     names = ("a\0", "a\ufffd", *(f"f{i}" for i in range(100)))
     version = Version(1, 0, tuple(map(float, range(102))), names)
     model_view = RANKER._replace(champion=version, challenger=None)
@@ -100,7 +100,7 @@ def test_sixty_four_features_are_shown_and_names_that_look_alike_once():
     assert found[-1] == "f61"
 
 
-def test_champion_and_candidate_are_rankers_beside_the_served_order():
+def test_champion_and_challenger_are_rankers_beside_the_served_order():
     snapshot = one_task(quality(("ranker", "prod"), SERVED, queries=4, value=0.5))
     collector = EvaluatorCollector(
         lambda: snapshot, ready=lambda: True, version="1", leader=learned
@@ -119,7 +119,7 @@ def test_champion_and_candidate_are_rankers_beside_the_served_order():
     assert not [path for path in settled if ("variant", "") in path[1]]
 
 
-def test_rankers_without_room_fold_as_all_do():
+def test_champion_rankers_beyond_the_limit_are_folded():
     pairs = [(f"m{i}", "v") for i in range(60)]
     tally = {}
     for pair in pairs:

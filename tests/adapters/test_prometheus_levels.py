@@ -56,7 +56,7 @@ def test_a_level_below_a_hundredth_of_its_segment_is_folded():
     }
 
 
-def test_a_level_that_grows_leaves_its_past_in_other_and_no_counter_falls():
+def test_a_growing_level_leaves_its_past_in_other_and_no_counter_decreases():
     kept = new()
     before = queries_of(kept.series(tally({"fr": 60})))
     after = queries_of(kept.series(tally({"fr": 160})))

@@ -34,7 +34,7 @@ def fake():
         ("slow", "no answer in time"),
     ],
 )
-async def test_a_fault_of_the_registry_is_no_answer(fake, fault, text, monkeypatch):
+async def test_an_error_of_the_registry_is_raised_as_unavailable(fake, fault, text, monkeypatch):
     monkeypatch.setattr(adapter, "TIMEOUT_SECONDS", 0.3 if fault == "slow" else 20.0)
     number, fake.fault = fake.register("a", '"int"'), fault
     with pytest.raises(RegistryUnavailable, match=text):
@@ -44,7 +44,7 @@ async def test_a_fault_of_the_registry_is_no_answer(fake, fault, text, monkeypat
     assert (await SchemaRegistry(fake.url).answer(str(number))).schema == '"int"'
 
 
-async def test_a_registry_that_is_not_there(fake):
+async def test_an_unreachable_registry_is_unavailable(fake):
     with pytest.raises(RegistryUnavailable, match="does not answer"):
         await SchemaRegistry("http://127.0.0.1:1").answer("1")
     with pytest.raises(RegistryUnavailable, match="does not answer"):
@@ -55,17 +55,17 @@ async def test_a_registry_that_is_not_there(fake):
     "document",
     [{}, {"schema": 1}, {"schema": "x", "schemaType": []}, [], {"schema": None}],
 )
-async def test_an_answer_without_a_schema_is_a_fault(fake, document):
+async def test_a_response_without_a_schema_is_an_error(fake, document):
     fake.schemas["1"] = document
     with pytest.raises(RegistryUnavailable, match="answers without a schema"):
         await SchemaRegistry(fake.url).answer("1")
 
 
-async def test_a_schema_has_a_limit(fake):
+async def test_the_size_of_a_schema_is_limited(fake):
     most = "x" * MAX_SCHEMA_BYTES
     for text, refused in ((most, ""), (most + "x", "bytes"), ("x" * (2 << 20), "bytes")):
-        answer = await SchemaRegistry(fake.url).answer(str(fake.register("a", text)))
-        assert (refused in answer.refused, bool(answer.schema)) == (True, not refused)
+        response = await SchemaRegistry(fake.url).answer(str(fake.register("a", text)))
+        assert (refused in response.refused, bool(response.schema)) == (True, not refused)
 
 
 @pytest.mark.parametrize(
@@ -79,35 +79,35 @@ async def test_a_schema_has_a_limit(fake):
         (7, "cannot be read"),
     ],
 )
-async def test_references_that_cannot_be_followed_refuse_the_schema(fake, reference, text):
+async def test_a_schema_with_unresolvable_references_is_refused(fake, reference, text):
     number = fake.register("a", '"int"', references=[reference])
     assert text in (await SchemaRegistry(fake.url).answer(str(number))).refused
     assert len(fake.asked) <= 2
 
 
-async def test_references_are_followed_once_also_in_a_circle(fake):
+async def test_references_are_followed_once_even_if_circular(fake):
     first = {"name": "a", "subject": "a", "version": 1}
     number = fake.register("a", '"int"', references=[{"name": "b", "subject": "b", "version": 1}])
     fake.register("b", '"long"', references=[first])
-    answer = await SchemaRegistry(fake.url).answer(str(number))
-    assert answer.references == (("a", '"int"'), ("b", '"long"'))
+    response = await SchemaRegistry(fake.url).answer(str(number))
+    assert response.references == (("a", '"int"'), ("b", '"long"'))
 
 
-async def test_schemas_of_protobuf_are_asked_for_as_descriptors(fake):
+async def test_protobuf_schemas_are_requested_as_descriptors(fake):
     fake.register("b", 'syntax = "proto3";', "PROTOBUF", serialized="Yg==")
     reading = SchemaRegistry(fake.url, decodes_protobuf=True)
     reference = {"name": "b.proto", "subject": "b", "version": 1}
     number = fake.register("a", "message A {}", "PROTOBUF", [reference], serialized="YQ==")
-    answer = await reading.answer(str(number))
-    assert (answer.kind, answer.schema) == ("PROTOBUF", "YQ==")
-    assert answer.references == (("b.proto", "Yg=="),)
+    response = await reading.answer(str(number))
+    assert (response.kind, response.schema) == ("PROTOBUF", "YQ==")
+    assert response.references == (("b.proto", "Yg=="),)
     registered = str(fake.register("c", "Yw==", "PROTOBUF"))  # as the client in Python does
     fake.asked.clear()
     assert ((await reading.answer(registered)).schema, len(fake.asked)) == ("Yw==", 1)
 
 
 @pytest.mark.slow
-async def test_schemas_of_protobuf_that_are_text_are_compiled_or_refused(fake):
+async def test_protobuf_schemas_in_text_form_are_compiled_or_refused(fake):
     reading = SchemaRegistry(fake.url, decodes_protobuf=True)
     numbers = [fake.register("c", text, "PROTOBUF") for text in ("message A {}", "message {")]
     of_text, refused = await asyncio.gather(*(reading.answer(str(each)) for each in numbers))
@@ -117,7 +117,7 @@ async def test_schemas_of_protobuf_that_are_text_are_compiled_or_refused(fake):
 
 
 @pytest.mark.slow
-async def test_a_refusal_by_protoc_after_an_error_of_the_registry_is_asked_for_again(fake):
+async def test_a_schema_refused_by_protoc_after_a_registry_error_is_requested_again(fake):
     reading = SchemaRegistry(fake.url, decodes_protobuf=True)
     built_in = 'syntax = "proto3"; import "confluent/meta.proto";'  # only the registry has it
     number = str(fake.register("a", built_in, "PROTOBUF", serialized="YQ=="))
@@ -130,7 +130,7 @@ async def test_a_refusal_by_protoc_after_an_error_of_the_registry_is_asked_for_a
         await reading.answer(number)
 
 
-async def test_the_limit_of_a_schema_of_protobuf_is_that_of_its_descriptor(fake):
+async def test_the_size_limit_of_a_protobuf_schema_applies_to_its_descriptor(fake):
     text = f"// {'x' * MAX_SCHEMA_BYTES}"
     reading = SchemaRegistry(fake.url, decodes_protobuf=True)
     number = str(fake.register("a", text, "PROTOBUF", serialized="YQ=="))
@@ -139,7 +139,7 @@ async def test_the_limit_of_a_schema_of_protobuf_is_that_of_its_descriptor(fake)
     assert (await reading.answer(number)).refused == f"has more than {MAX_SCHEMA_BYTES} bytes"
 
 
-async def test_without_protoc_a_registry_of_texts_is_away_with_the_remedy(fake, monkeypatch):
+async def test_without_protoc_text_schemas_are_unavailable_with_the_remedy(fake, monkeypatch):
     monkeypatch.setattr(protoc, "find_spec", lambda name: None)
     number = fake.register("c", "message A {}", "PROTOBUF")
     with pytest.raises(RegistryUnavailable, match=r"protoc cannot be run.*\.\[protobuf\]"):
@@ -147,15 +147,15 @@ async def test_without_protoc_a_registry_of_texts_is_away_with_the_remedy(fake, 
 
 
 @pytest.mark.slow(alone=False)
-async def test_references_have_a_limit(fake):
+async def test_the_number_of_references_is_limited(fake):
     for n in range(MAX_REFERENCES + 1):
         reference = {"name": f"s{n}", "subject": f"s{n}", "version": 1}
         fake.register(f"s{n + 1}", '"int"', references=[reference])
     fake.register("s0", '"int"')
-    answer = await SchemaRegistry(fake.url).answer(str(MAX_REFERENCES))
-    assert (len(answer.references), answer.refused) == (MAX_REFERENCES, "")
-    answer = await SchemaRegistry(fake.url).answer(str(MAX_REFERENCES + 1))
-    assert answer.refused == "refers to more than 100 schemas"
+    response = await SchemaRegistry(fake.url).answer(str(MAX_REFERENCES))
+    assert (len(response.references), response.refused) == (MAX_REFERENCES, "")
+    response = await SchemaRegistry(fake.url).answer(str(MAX_REFERENCES + 1))
+    assert response.refused == "refers to more than 100 schemas"
 
 
 async def test_the_login_is_read_at_every_request(fake, tmp_path):
@@ -176,7 +176,7 @@ async def test_the_login_is_read_at_every_request(fake, tmp_path):
     assert (await registry.answer(number)).schema == '"int"'
 
 
-async def test_authorities_that_cannot_be_used(fake, tmp_path):
+async def test_unusable_certificate_authorities_are_refused(fake, tmp_path):
     file = tmp_path / "ca.pem"
     for text in (None, "no certificate"):
         if text is not None:

@@ -18,7 +18,7 @@ SERP = (
 )
 
 
-def test_a_file_comes_with_all_that_it_imports_itself_last():
+def test_a_file_is_compiled_with_its_imports_in_dependency_order():
     *imports, (name, last) = descriptors(SERP, [("a/hit.proto", HIT), ("unused.proto", HIT)])
     assert [each for each, _ in imports] == ["a/hit.proto", "google/protobuf/timestamp.proto"]
     file = FileDescriptorProto.FromString(b64decode(last))
@@ -34,7 +34,7 @@ def test_an_import_may_have_the_name_of_the_file_or_of_a_module_of_python():
 
 
 @pytest.mark.parametrize(
-    ("text", "imports", "why"),
+    ("text", "imports", "reason"),
     [
         ("message", (), "is refused by protoc: schema.proto:1:8: Expected message name."),
         (SERP, (), "is refused by protoc: a/hit.proto: File not found."),
@@ -50,14 +50,14 @@ def test_an_import_may_have_the_name_of_the_file_or_of_a_module_of_python():
         (HIT, [("a/b", HIT), ("a", HIT)], "has an import a below another import"),
     ],
 )
-def test_what_is_no_file_of_protobuf_is_refused_with_the_reason(text, imports, why):
-    with pytest.raises(NotCompiled, match=why) as refused:
+def test_an_invalid_protobuf_file_is_refused_with_the_reason(text, imports, reason):
+    with pytest.raises(NotCompiled, match=reason) as refused:
         descriptors(text, imports)
     assert len(str(refused.value)) < 250
 
 
 @pytest.mark.parametrize(
-    ("replaced", "by", "error", "why"),
+    ("replaced", "by", "error", "reason"),
     [
         ("RLIMIT_FSIZE, (4194304, 4194304)", "RLIMIT_FSIZE, (9, 9)", NotCompiled, "is refused by"),
         ("types =", "while True: pass\ntypes =", NotCompiled, "needs more than 1 s or 1024 MiB"),
@@ -71,19 +71,19 @@ def test_what_is_no_file_of_protobuf_is_refused_with_the_reason(text, imports, w
         ),
     ],
 )
-def test_a_process_has_limits_and_what_others_ended_is_tried_again(
-    replaced, by, error, why, monkeypatch
+def test_a_process_has_limits_and_is_retried_if_it_was_killed(
+    replaced, by, error, reason, monkeypatch
 ):
     a_second = protoc._PROGRAM.replace("RLIMIT_CPU, (2, 3)", "RLIMIT_CPU, (1, 2)")
     assert a_second != protoc._PROGRAM
     assert a_second.count(replaced) == 1
     monkeypatch.setattr(protoc, "CPU_SECONDS", 1)
     monkeypatch.setattr(protoc, "_PROGRAM", f"import os\n{a_second.replace(replaced, by)}")
-    with pytest.raises(error, match=why):
+    with pytest.raises(error, match=reason):
         descriptors(HIT, ())
 
 
-def test_without_a_place_for_files_it_is_tried_again(monkeypatch, tmp_path):
+def test_a_missing_temporary_directory_is_retried(monkeypatch, tmp_path):
     monkeypatch.setattr(protoc.tempfile, "tempdir", str(tmp_path / "missing"))
     with pytest.raises(ProtocUnavailable, match="No such file or directory"):
         descriptors(HIT, ())

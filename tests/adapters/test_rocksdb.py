@@ -89,7 +89,7 @@ def copy(tmp_path) -> Callable[[Path], Path]:
     return copy
 
 
-def the(store: Path, pattern: str) -> Path:
+def largest_file(store: Path, pattern: str) -> Path:
     """The largest file of this name."""
     return max(store.glob(pattern), key=lambda file: file.stat().st_size)
 
@@ -101,23 +101,23 @@ def flip(file: Path, at: int) -> None:
 
 
 def overwrite(pattern: str, data: bytes) -> Callable[[Path], object]:
-    return lambda store: the(store, pattern).write_bytes(data)
+    return lambda store: largest_file(store, pattern).write_bytes(data)
 
 
 def truncate(pattern: str, share: float) -> Callable[[Path], object]:
     def damage(store: Path) -> None:
-        file = the(store, pattern)
+        file = largest_file(store, pattern)
         os.truncate(file, int(share * file.stat().st_size))
 
     return damage
 
 
-def test_what_is_whole_is_read_whole(flushed, logged, copy, whole):
+def test_intact_stores_are_read_completely(flushed, logged, copy, whole):
     assert len(whole["queries"]) == N_BATCHES * ROWS_PER_BATCH
     assert reopened(copy(flushed)) == reopened(copy(logged)) == whole
 
 
-# Damage that shows at once
+# Damage that is detected at once
 
 
 @pytest.mark.parametrize(
@@ -125,19 +125,21 @@ def test_what_is_whole_is_read_whole(flushed, logged, copy, whole):
     [
         truncate("*.sst", 0.5),
         truncate("*.sst", 0),
-        lambda store: os.truncate(the(store, "*.sst"), the(store, "*.sst").stat().st_size - 1),
-        lambda store: the(store, "*.sst").unlink(),
-        lambda store: flip(the(store, "*.sst"), -5),
-        lambda store: the(store, "MANIFEST-*").unlink(),
+        lambda store: os.truncate(
+            largest_file(store, "*.sst"), largest_file(store, "*.sst").stat().st_size - 1
+        ),
+        lambda store: largest_file(store, "*.sst").unlink(),
+        lambda store: flip(largest_file(store, "*.sst"), -5),
+        lambda store: largest_file(store, "MANIFEST-*").unlink(),
         truncate("MANIFEST-*", 0),
         overwrite("MANIFEST-*", b"MANIFEST, honestly"),
-        lambda store: flip(the(store, "MANIFEST-*"), 400),
+        lambda store: flip(largest_file(store, "MANIFEST-*"), 400),
         lambda store: (store / "CURRENT").unlink(),
         truncate("CURRENT", 0),
         overwrite("CURRENT", b"MANIFEST-000999\n"),
     ],
 )
-def test_a_damaged_store_says_that_it_is_damaged(flushed, copy, damage):
+def test_a_damaged_store_raises_state_damaged(flushed, copy, damage):
     store = copy(flushed)
     damage(store)
     with pytest.raises(StateDamaged) as damaged:
@@ -149,20 +151,20 @@ def test_a_damaged_store_says_that_it_is_damaged(flushed, copy, damage):
     "damage",
     [
         overwrite("OPTIONS-*", b"\xff\x00 no options"),
-        lambda store: the(store, "OPTIONS-*").unlink(),
+        lambda store: largest_file(store, "OPTIONS-*").unlink(),
         lambda store: (store / "IDENTITY").unlink(),
         overwrite("rocksdict-config.json", b"{"),
         lambda store: (store / "rocksdict-config.json").unlink(),
         lambda store: (store / "LOG").unlink(),
     ],
 )
-def test_what_is_not_needed_may_be_damaged(flushed, copy, whole, damage):
+def test_damage_of_unneeded_files_is_harmless(flushed, copy, whole, damage):
     store = copy(flushed)
     damage(store)
     assert reopened(store) == whole
 
 
-def test_a_table_of_a_later_version_is_damage(flushed, copy):
+def test_a_table_of_a_later_format_version_is_damage(flushed, copy):
     from rocksdict import Options, Rdict
 
     store = copy(flushed)
@@ -174,17 +176,17 @@ def test_a_table_of_a_later_version_is_damage(flushed, copy):
         reopened(store)
 
 
-# Damage that shows when it is met
+# Damage that is detected when it is read
 
 
 @pytest.mark.parametrize("n", in_shares(60, quick=8))
-def test_a_flipped_byte_is_met_or_does_no_harm(flushed, copy, whole, n):
+def test_a_flipped_byte_is_detected_or_harmless(flushed, copy, whole, n):
     """The rows are those that were written, by any way of reading."""
-    size = the(flushed, "*.sst").stat().st_size
+    size = largest_file(flushed, "*.sst").stat().st_size
     damaged = 0
     for part in range(n):
         store = copy(flushed)
-        flip(the(store, "*.sst"), part * (size - 1) // n)
+        flip(largest_file(store, "*.sst"), part * (size - 1) // n)
         try:
             assert reopened(store) == whole
         except StateDamaged:
@@ -204,7 +206,7 @@ def test_a_flipped_byte_is_met_or_does_no_harm(flushed, copy, whole, n):
     ],
     ids=["get", "get few", "get what was expected", "rows_between", "rows"],
 )
-def test_every_way_of_reading_meets_a_damaged_block(flushed, copy, whole, read):
+def test_every_way_of_reading_detects_a_damaged_block(flushed, copy, whole, read):
     path = copy(flushed)
     for file in path.glob("*.sst"):
         if file.stat().st_size > 50_000:  # of `queries` and of `names`
@@ -226,9 +228,9 @@ def write_until_compacted(store: RocksStateStore) -> None:
 
 
 @pytest.mark.slow
-def test_what_the_compaction_meets_stops_the_writing(flushed, copy):
+def test_damage_found_by_compaction_stops_writes(flushed, copy):
     path = copy(flushed)
-    flip(the(path, "*.sst"), 1000)
+    flip(largest_file(path, "*.sst"), 1000)
     store = RocksStateStore(path)
     with pytest.raises(StateDamaged, match="checksum"):
         write_until_compacted(store)
@@ -257,8 +259,8 @@ def put_queries(store: RocksStateStore, numbers: Iterable[int]) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_let_go_leaves_the_disk_and_nothing_else_does(tmp_path, monkeypatch):
-    """Only once it is surely in sorted files."""
+def test_discarded_rows_and_only_those_are_deleted_from_disk(tmp_path, monkeypatch):
+    """Rows are deleted only once they are certainly in sorted files."""
     monkeypatch.setattr(rocksdb, "_SURELY_FLUSHED_BYTES", 400_000)
     monkeypatch.setattr(rocksdb, "_WRITE_BUFFER_BYTES", {"queries": 100_000})
     store = RocksStateStore(tmp_path / "store")
@@ -280,7 +282,7 @@ def test_what_is_let_go_leaves_the_disk_and_nothing_else_does(tmp_path, monkeypa
     store.close()
 
 
-def test_what_is_let_go_at_the_opening_leaves_at_once(tmp_path, copy):
+def test_rows_discarded_after_opening_are_deleted_at_once(tmp_path, copy):
     """Rows that only the write-ahead log had are in sorted files then."""
     killed = RocksStateStore(tmp_path / "killed")
     put_queries(killed, range(100))
@@ -299,12 +301,12 @@ def test_what_is_let_go_at_the_opening_leaves_at_once(tmp_path, copy):
 
 
 @pytest.mark.parametrize("n", in_shares(60, quick=8))
-def test_a_torn_log_leaves_an_earlier_store_that_is_whole(logged, copy, whole, n):
-    size = the(logged, "*.log").stat().st_size
+def test_a_truncated_log_leaves_an_earlier_consistent_store(logged, copy, whole, n):
+    size = largest_file(logged, "*.log").stat().st_size
     heads = set()
     for part in range(n + 1):
         store = copy(logged)
-        os.truncate(the(store, "*.log"), part * size // n)
+        os.truncate(largest_file(store, "*.log"), part * size // n)
         found = reopened(store)
         head = dict(found["meta"]).get(b"head")
         heads.add(head)
@@ -314,11 +316,11 @@ def test_a_torn_log_leaves_an_earlier_store_that_is_whole(logged, copy, whole, n
 
 
 @pytest.mark.parametrize("n", in_shares(40, quick=6))
-def test_a_flipped_byte_in_the_log_leaves_an_earlier_store_or_says_so(logged, copy, whole, n):
-    size = the(logged, "*.log").stat().st_size
+def test_a_flipped_byte_in_the_log_leaves_an_earlier_store_or_is_detected(logged, copy, whole, n):
+    size = largest_file(logged, "*.log").stat().st_size
     for part in range(n):
         store = copy(logged)
-        flip(the(store, "*.log"), part * (size - 1) // n)
+        flip(largest_file(store, "*.log"), part * (size - 1) // n)
         try:
             found = reopened(store)
         except StateDamaged:
@@ -328,7 +330,7 @@ def test_a_flipped_byte_in_the_log_leaves_an_earlier_store_or_says_so(logged, co
 
 
 @pytest.fixture(scope="module")
-def flushed_now_and_then(tmp_path_factory) -> Path:
+def flushed_periodically(tmp_path_factory) -> Path:
     """As `kill -9` leaves a store of which the older part is in sorted files."""
     path = tmp_path_factory.mktemp("flushed-now-and-then")
     with pytest.MonkeyPatch.context() as patch:
@@ -344,13 +346,13 @@ def flushed_now_and_then(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("n", in_shares(40, quick=6))
-def test_a_torn_manifest_leaves_an_earlier_store_or_says_so(flushed_now_and_then, copy, n):
-    whole = reopened(copy(flushed_now_and_then))
-    size = the(flushed_now_and_then, "MANIFEST-*").stat().st_size
+def test_a_truncated_manifest_leaves_an_earlier_store_or_is_detected(flushed_periodically, copy, n):
+    whole = reopened(copy(flushed_periodically))
+    size = largest_file(flushed_periodically, "MANIFEST-*").stat().st_size
     outcomes = set()
     for part in range(n):
-        path = copy(flushed_now_and_then)
-        os.truncate(the(path, "MANIFEST-*"), part * size // n)
+        path = copy(flushed_periodically)
+        os.truncate(largest_file(path, "MANIFEST-*"), part * size // n)
         try:
             found = reopened(path)
         except StateDamaged:
@@ -392,7 +394,7 @@ def only_batches(whole: Content, n_batches: int) -> Content:
     return found
 
 
-# Where nothing can be written
+# Unwritable directories and disks
 
 
 @pytest.fixture
@@ -428,7 +430,7 @@ def test_a_read_only_store_is_unusable_and_not_damaged(read_only):
         RocksStateStore(read_only / "task-0")
 
 
-def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path):
+def test_a_file_in_place_of_the_directory_is_refused(tmp_path):
     (tmp_path / "state").write_bytes(b"")
     with pytest.raises(StateUnusable, match="cannot be written"):
         RocksStateDirectory(tmp_path / "state").hold()
@@ -451,7 +453,7 @@ store.close()
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_unusable_and_keeps_what_was_written(tmp_path):
+def test_a_full_disk_is_unusable_and_keeps_committed_rows(tmp_path):
     """The limit simulates a disk: a write beyond it fails, in the log and in sorted files."""
     limit = 3 << 20
 
@@ -476,7 +478,7 @@ def test_a_full_disk_is_unusable_and_keeps_what_was_written(tmp_path):
     assert len(found["queries"]) == int(number) * ROWS_PER_BATCH
 
 
-def test_a_state_directory_that_is_made_is_for_its_user_alone(tmp_path):
+def test_a_new_state_directory_is_accessible_to_its_user_only(tmp_path):
     before = os.umask(0o022)
     try:
         states = RocksStateDirectory(tmp_path / "parent" / "state")
@@ -487,7 +489,7 @@ def test_a_state_directory_that_is_made_is_for_its_user_alone(tmp_path):
     assert (tmp_path / "parent" / "state").stat().st_mode & 0o777 == 0o700
 
 
-def test_a_state_directory_that_is_there_keeps_its_mode(tmp_path):
+def test_an_existing_state_directory_keeps_its_mode(tmp_path):
     tmp_path.chmod(0o750)
     states = RocksStateDirectory(tmp_path)
     states.hold()
@@ -495,10 +497,10 @@ def test_a_state_directory_that_is_there_keeps_its_mode(tmp_path):
     assert tmp_path.stat().st_mode & 0o777 == 0o750
 
 
-def test_a_directory_without_files_left_names_their_limit(tmp_path, monkeypatch):
-    def no_more(*_):
+def test_the_error_without_free_file_descriptors_names_the_limit(tmp_path, monkeypatch):
+    def raise_too_many_open_files(*_):
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr(os, "open", no_more)
+    monkeypatch.setattr(os, "open", raise_too_many_open_files)
     with pytest.raises(StateUnusable, match=r"Too many open files\. Raise the limit of open files"):
         RocksStateDirectory(tmp_path).hold()

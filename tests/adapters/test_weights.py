@@ -9,7 +9,7 @@ from aiohttp.test_utils import TestClient
 from evaluator.wire.canonical import encode_document
 from evaluator.wire.weights.weights_record import with_checksum
 from tests.adapters.synthetic import FixedViews, learned
-from tests.adapters.test_http import asked
+from tests.adapters.test_http import run_with_client
 
 
 def record(model: str, weight: float) -> tuple[bytes, str]:
@@ -26,43 +26,43 @@ ONE = FixedViews(live={"ranker": FIRST}, learned=learned())
 TWO = FixedViews(live={"ranker": FIRST, "größer/ than & other": OTHER}, learned=learned())
 
 
-def test_the_only_record_there_is_comes_byte_by_byte() -> None:
-    async def question(client: TestClient[Any, Any]) -> None:
-        answer = await client.get("/weights", headers={"Accept-Encoding": "gzip"})
-        assert (answer.status, await answer.read()) == (200, FIRST)
-        assert answer.headers["Content-Type"] == "application/json"
-        assert answer.headers["ETag"] == f'"{CHECKSUM}"'
-        assert answer.headers["Cache-Control"] == "no-cache"
-        assert "Content-Encoding" not in answer.headers  # the ETag is of these bytes alone
-        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+def test_the_only_record_is_served_unchanged() -> None:
+    async def check(client: TestClient[Any, Any]) -> None:
+        response = await client.get("/weights", headers={"Accept-Encoding": "gzip"})
+        assert (response.status, await response.read()) == (200, FIRST)
+        assert response.headers["Content-Type"] == "application/json"
+        assert response.headers["ETag"] == f'"{CHECKSUM}"'
+        assert response.headers["Cache-Control"] == "no-cache"
+        assert "Content-Encoding" not in response.headers  # the ETag is of these bytes alone
+        assert response.headers["X-Content-Type-Options"] == "nosniff"
 
-    asked(ONE, question)
+    run_with_client(ONE, check)
 
 
-def test_of_several_models_one_is_chosen() -> None:
-    async def question(client: TestClient[Any, Any]) -> None:
+def test_one_of_several_models_must_be_named() -> None:
+    async def check(client: TestClient[Any, Any]) -> None:
         for model, expected in TWO.live.items():
-            answer = await client.get("/weights", params={"model": model})
-            assert (answer.status, await answer.read()) == (200, expected)
-        answer = await client.get("/weights")
-        assert answer.status == 400
-        said = (await answer.json())["error"]
-        assert '"ranker"' in said
-        assert "?model=NAME" in said
-        assert answer.headers["Cache-Control"] == "no-store"
+            response = await client.get("/weights", params={"model": model})
+            assert (response.status, await response.read()) == (200, expected)
+        response = await client.get("/weights")
+        assert response.status == 400
+        message = (await response.json())["error"]
+        assert '"ranker"' in message
+        assert "?model=NAME" in message
+        assert response.headers["Cache-Control"] == "no-store"
 
-    asked(TWO, question)
+    run_with_client(TWO, check)
 
 
 def test_an_error_names_sixteen_models_at_most() -> None:
     views = FixedViews(live={f"m{i:02}": FIRST for i in range(20)}, learned=learned())
 
-    async def question(client: TestClient[Any, Any]) -> None:
-        said = (await (await client.get("/weights")).json())["error"]
-        assert '"m15" and 4 more.' in said
-        assert "m16" not in said
+    async def check(client: TestClient[Any, Any]) -> None:
+        message = (await (await client.get("/weights")).json())["error"]
+        assert '"m15" and 4 more.' in message
+        assert "m16" not in message
 
-    asked(views, question)
+    run_with_client(views, check)
 
 
 @pytest.mark.parametrize(
@@ -77,52 +77,52 @@ def test_an_error_names_sixteen_models_at_most() -> None:
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_who_holds_the_record_gets_no_body(header: str, method: str) -> None:
-    async def question(client: TestClient[Any, Any]) -> None:
-        answer = await client.request(method, "/weights", headers={"If-None-Match": header})
-        assert (answer.status, await answer.read()) == (304, b"")
-        assert answer.headers["ETag"] == f'"{CHECKSUM}"'
-        assert answer.headers["Cache-Control"] == "no-cache"
-        assert "Content-Type" not in answer.headers
+def test_a_client_that_has_the_record_gets_no_body(header: str, method: str) -> None:
+    async def check(client: TestClient[Any, Any]) -> None:
+        response = await client.request(method, "/weights", headers={"If-None-Match": header})
+        assert (response.status, await response.read()) == (304, b"")
+        assert response.headers["ETag"] == f'"{CHECKSUM}"'
+        assert response.headers["Cache-Control"] == "no-cache"
+        assert "Content-Type" not in response.headers
 
-    asked(ONE, question)
+    run_with_client(ONE, check)
 
 
-def test_several_header_lines_are_one_list() -> None:
-    async def question(client: TestClient[Any, Any]) -> None:
+def test_several_header_lines_are_parsed_as_one_list() -> None:
+    async def check(client: TestClient[Any, Any]) -> None:
         lines = [("If-None-Match", '"older"'), ("If-None-Match", f'"{CHECKSUM}"')]
         assert (await client.get("/weights", headers=lines)).status == 304
 
-    asked(ONE, question)
+    run_with_client(ONE, check)
 
 
 @pytest.mark.parametrize("header", ["", '"older"', CHECKSUM, f'"{CHECKSUM}', f'"{CHECKSUM[:-1]}"'])
-def test_who_holds_another_one_gets_the_record(header: str) -> None:
-    async def question(client: TestClient[Any, Any]) -> None:
-        answer = await client.get("/weights", headers={"If-None-Match": header})
-        assert (answer.status, await answer.read()) == (200, FIRST)
+def test_a_client_that_has_another_record_gets_the_record(header: str) -> None:
+    async def check(client: TestClient[Any, Any]) -> None:
+        response = await client.get("/weights", headers={"If-None-Match": header})
+        assert (response.status, await response.read()) == (200, FIRST)
 
-    asked(ONE, question)
+    run_with_client(ONE, check)
 
 
-def test_the_tag_is_that_of_the_model_asked_for() -> None:
-    async def question(client: TestClient[Any, Any]) -> None:
+def test_the_etag_is_that_of_the_requested_model() -> None:
+    async def check(client: TestClient[Any, Any]) -> None:
         headers = {"If-None-Match": f'"{CHECKSUM}"'}
         params = {"model": "größer/ than & other"}
-        answer = await client.get("/weights", params=params, headers=headers)
-        assert (answer.status, answer.headers["ETag"]) == (200, f'"{OTHER_CHECKSUM}"')
+        response = await client.get("/weights", params=params, headers=headers)
+        assert (response.status, response.headers["ETag"]) == (200, f'"{OTHER_CHECKSUM}"')
 
-    asked(TWO, question)
+    run_with_client(TWO, check)
 
 
-def test_head_says_how_much_there_would_be() -> None:
-    async def question(client: TestClient[Any, Any]) -> None:
-        answer = await client.head("/weights")
-        assert (answer.status, await answer.read()) == (200, b"")
-        assert answer.headers["Content-Length"] == str(len(FIRST))
-        assert answer.headers["ETag"] == f'"{CHECKSUM}"'
+def test_head_has_the_content_length_of_get() -> None:
+    async def check(client: TestClient[Any, Any]) -> None:
+        response = await client.head("/weights")
+        assert (response.status, await response.read()) == (200, b"")
+        assert response.headers["Content-Length"] == str(len(FIRST))
+        assert response.headers["ETag"] == f'"{CHECKSUM}"'
 
-    asked(ONE, question)
+    run_with_client(ONE, check)
 
 
 @pytest.mark.parametrize(
@@ -135,22 +135,22 @@ def test_head_says_how_much_there_would_be() -> None:
         (ONE, {"model": ""}, '"ranker"'),
     ],
 )
-def test_without_weights_the_answer_says_what_to_do(
+def test_without_weights_the_response_has_the_remedy(
     views: FixedViews, params: Mapping[str, str], what_to_do: str
 ) -> None:
-    async def question(client: TestClient[Any, Any]) -> None:
+    async def check(client: TestClient[Any, Any]) -> None:
         for headers in ({}, {"If-None-Match": "*"}):
-            answer = await client.get("/weights", params=params, headers=headers)
-            assert answer.status == 404
-            assert what_to_do in (await answer.json())["error"]
-            assert "ETag" not in answer.headers
+            response = await client.get("/weights", params=params, headers=headers)
+            assert response.status == 404
+            assert what_to_do in (await response.json())["error"]
+            assert "ETag" not in response.headers
 
-    asked(views, question)
+    run_with_client(views, check)
 
 
 def test_rankings_without_a_model_have_weights_too() -> None:
-    async def question(client: TestClient[Any, Any]) -> None:
-        answer = await client.get("/weights", params={"model": ""})
-        assert (answer.status, await answer.read()) == (200, FIRST)
+    async def check(client: TestClient[Any, Any]) -> None:
+        response = await client.get("/weights", params={"model": ""})
+        assert (response.status, await response.read()) == (200, FIRST)
 
-    asked(FixedViews(live={"": FIRST, "ranker": OTHER}), question)
+    run_with_client(FixedViews(live={"": FIRST, "ranker": OTHER}), check)

@@ -52,7 +52,7 @@ async def poll(live: Any) -> bool:
     return await asyncio.to_thread(live.poll)
 
 
-def test_the_client_is_short_and_needs_nothing_but_python() -> None:
+def test_the_client_is_short_and_needs_only_python() -> None:
     assert len(CLIENT.splitlines()) <= 40
     assert set(re.findall(r"^(?:from|import) (\S+)", CLIENT, re.MULTILINE)) == {
         "hashlib,",
@@ -60,7 +60,7 @@ def test_the_client_is_short_and_needs_nothing_but_python() -> None:
     }
 
 
-async def test_it_takes_new_weights_and_only_new_ones() -> None:
+async def test_it_loads_new_weights_only() -> None:
     views = FixedViews(live={"m": record(0.5, -2.0)}, learned=learned())
     async with served(views) as url:
         live = client()["LiveWeights"](url, NAMES, [1.0, 0.0])
@@ -72,11 +72,11 @@ async def test_it_takes_new_weights_and_only_new_ones() -> None:
         views.live = {"m": record(3.0, 1e-7)}
         assert await poll(live)
         assert live.record["weights"] == [3.0, 1e-7]
-        assert before == [0.5, -2.0]  # a ranking that has begun keeps its own
+        assert before == [0.5, -2.0]  # a ranking in progress keeps its weights
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         (record(1.0, 2.0, names=["phi_hist", "phi_rel"]), "the weights are of"),
         (record(1.0, 2.0).replace(b"2.0", b"2.5"), "not those of their checksum"),
@@ -84,8 +84,8 @@ async def test_it_takes_new_weights_and_only_new_ones() -> None:
         (b'{"checksum": "x", "weights": [1.0', "500"),
     ],
 )
-async def test_it_keeps_the_old_ones_when_others_are_wrong(
-    wrong: bytes, said: str, caplog: pytest.LogCaptureFixture
+async def test_it_keeps_the_old_weights_if_new_ones_are_invalid(
+    wrong: bytes, message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     views = FixedViews(live={"m": record(0.5, -2.0)}, learned=learned())
     async with served(views) as url:
@@ -94,14 +94,14 @@ async def test_it_keeps_the_old_ones_when_others_are_wrong(
         views.live = {"m": wrong}
         assert not await poll(live)
         assert live.record["weights"] == [0.5, -2.0]
-        assert said in caplog.text
+        assert message in caplog.text
         views.live = {"m": record(4.0, 4.0)}
         assert await poll(live)
     assert not await poll(live)  # no server answers any more
     assert live.record["weights"] == [4.0, 4.0]
 
 
-async def test_without_live_weights_it_goes_on_with_those_it_began_with(
+async def test_without_live_weights_the_client_keeps_the_initial_ones(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with served(FixedViews()) as url:
@@ -111,7 +111,7 @@ async def test_without_live_weights_it_goes_on_with_those_it_began_with(
     assert "404" in caplog.text
 
 
-async def test_it_brings_the_token(tmp_path: Path) -> None:
+async def test_it_sends_the_token(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("0123456789abcdef\n")
     views = FixedViews(live={"m": record(0.5, -2.0)})
@@ -159,5 +159,5 @@ values = st.recursive(
 
 @settings(max_examples=examples(200), deadline=None)
 @given(values)
-def test_its_canonical_text_is_ours(value: Any) -> None:
+def test_its_canonical_text_equals_that_of_the_package(value: Any) -> None:
     assert client()["canonical"](value).encode() == canonical(value)

@@ -24,11 +24,11 @@ def broker(monkeypatch):
     """A function with the partition counts of both inputs; `created` has the created topics."""
     created = []
 
-    def have(rankings, judgments):
+    def with_partitions(rankings, judgments):
         async def plan_topics(connection, *, topic_prefix, partitions, timestamp_bound_ms):
             n = rankings or judgments or partitions
             inputs = {"rankings": rankings, "judgments": judgments}
-            # An output may have more partitions than the inputs; that count is no one's to ask for.
+            # An output may have more partitions than the inputs; its count cannot be requested.
             return [
                 *(
                     TopicPlan(f"p-{name}", n, "delete", there, name, {"bound": timestamp_bound_ms})
@@ -45,7 +45,7 @@ def broker(monkeypatch):
         monkeypatch.setattr(administration, "create_topics", create_topics)
         return created
 
-    return have
+    return with_partitions
 
 
 def topics(action, *arguments):
@@ -54,17 +54,19 @@ def topics(action, *arguments):
 
 @pytest.mark.parametrize("action", ["plan", "create"])
 @pytest.mark.parametrize("counts", [(4, 4), (4, None), (None, 4)])
-@pytest.mark.parametrize("asked", ["8", "0", "64"])
-def test_another_partition_count_than_there_is_is_refused(broker, capsys, action, counts, asked):
+@pytest.mark.parametrize("requested", ["8", "0", "64"])
+def test_a_partition_count_other_than_the_existing_one_is_refused(
+    broker, capsys, action, counts, requested
+):
     created = broker(*counts)
-    assert topics(action, "--partitions", asked) == 2
+    assert topics(action, "--partitions", requested) == 2
     out, err = capsys.readouterr()
-    assert f"the inputs have 4 partitions, not {asked}; existing topics keep their count" in err
+    assert f"the inputs have 4 partitions, not {requested}; existing topics keep their count" in err
     assert (out, err.count("\n"), created) == ("", 1, [])
 
 
 @pytest.mark.parametrize("arguments", [(), ("--partitions", "4")])
-def test_the_count_that_there_is_may_be_said_or_left_out(broker, arguments):
+def test_the_existing_partition_count_may_be_given_or_omitted(broker, arguments):
     created = broker(4, None)
     assert topics("plan", *arguments) == 0
     assert created == []
@@ -72,7 +74,7 @@ def test_the_count_that_there_is_may_be_said_or_left_out(broker, arguments):
     assert created == ["p-judgments"]
 
 
-def test_new_inputs_get_the_count_asked_for(broker, capsys):
+def test_new_inputs_get_the_requested_partition_count(broker, capsys):
     broker(None, None)
     assert topics("plan", "--partitions", "8") == 0
     assert capsys.readouterr().out.splitlines()[1].split() == [
@@ -124,7 +126,7 @@ def test_the_rights_are_commands_for_the_topics_and_the_group_of_the_settings():
     ]
 
 
-def test_who_learns_needs_rights_for_its_leader_too():
+def test_learning_also_needs_the_rights_of_the_leader():
     without = commands_for("topic_prefix=p-", "group_id=a group")
     lines = commands_for("topic_prefix=p-", "group_id=a group", "learning=propose")
     start = "kafka-acls.sh --bootstrap-server localhost:9092 --add --allow-principal User:ANONYMOUS"
@@ -146,7 +148,7 @@ async def nothing_found(connection, group):
 def test_check_warns_of_a_state_directory_that_others_may_read(
     tmp_path, monkeypatch, capsys, mode, n_warnings
 ):
-    async def inspect(connection, **asked):
+    async def inspect(connection, **requested):
         return [Finding("ok", "Broker b:1 answers.")]
 
     async def group_members(connection, group_id):
@@ -165,8 +167,8 @@ def test_check_warns_of_a_state_directory_that_others_may_read(
     assert out.count(f"chmod 700 '{place}'") == n_warnings
 
 
-def test_check_without_a_broker_ends_with_3_whatever_else_is_found(tmp_path, monkeypatch, capsys):
-    async def inspect(connection, **asked):
+def test_check_without_a_broker_exits_with_3_despite_other_findings(tmp_path, monkeypatch, capsys):
+    async def inspect(connection, **requested):
         return [Finding("error", "No broker answers.", "Start it.")]
 
     monkeypatch.setattr(administration, "inspect", inspect)
@@ -177,10 +179,10 @@ def test_check_without_a_broker_ends_with_3_whatever_else_is_found(tmp_path, mon
 
 @pytest.fixture
 def group(monkeypatch):
-    """A function that sets the names of the members of a group; all else is in order."""
+    """A function that sets the names of the members of a group; everything else is valid."""
     names = []
 
-    async def inspect(connection, **asked):
+    async def inspect(connection, **requested):
         return [Finding("ok", "Broker b:1 answers.")]
 
     async def group_members(connection, group_id):
@@ -228,7 +230,7 @@ def test_check_warns_of_members_with_and_without_names(group, capsys, tmp_path, 
     ],
     ids=["no process", "this process", "elsewhere", "ended", "cut"],  # equal in all test processes
 )
-def test_check_warns_of_a_name_that_another_process_has(group, capsys, tmp_path, owner, warns):
+def test_check_warns_of_a_name_that_another_process_uses(group, capsys, tmp_path, owner, warns):
     group(["pod-0"])
     if owner is not None:
         tmp_path.chmod(0o700)
@@ -241,7 +243,7 @@ def test_check_warns_of_a_name_that_another_process_has(group, capsys, tmp_path,
     assert "has a member" not in check(capsys, state, "group_instance_id=pod-1")[1]
 
 
-def test_a_state_directory_that_is_held_is_in_use(tmp_path):
+def test_a_locked_state_directory_is_reported_as_in_use(tmp_path):
     states = RocksStateDirectory(tmp_path)
     states.hold()
     assert is_in_use(tmp_path)
@@ -255,7 +257,9 @@ def test_check_writes_and_deletes_in_the_folder_of_snapshots(group, capsys, tmp_
     assert f"ok      snapshot_url file://{folder} can be written" in out
 
 
-def test_check_names_what_the_folder_of_snapshots_lacks(group, capsys, tmp_path, monkeypatch):
+def test_check_names_what_is_missing_for_the_folder_of_snapshots(
+    group, capsys, tmp_path, monkeypatch
+):
     (tmp_path / "file").touch()
     code, out = check(capsys, f"snapshot_url=file://{tmp_path / 'file' / 'folder'}")
     assert code == 5
@@ -267,7 +271,7 @@ def test_check_names_what_the_folder_of_snapshots_lacks(group, capsys, tmp_path,
     assert "pip install '.[snapshots]'" in out
 
 
-def test_check_does_not_wait_for_a_folder_of_snapshots_without_end(
+def test_check_waits_for_the_folder_of_snapshots_for_a_limited_time(
     group, capsys, tmp_path, monkeypatch
 ):
     waiting = Event()
@@ -292,7 +296,7 @@ TLS = ("security_protocol=SSL", "ssl_certfile=c", "ssl_keyfile=k")
         (LOGIN, "carol", "--command-config admin.properties --add --allow-principal User:carol "),
     ],
 )
-def test_the_rights_are_for_who_logs_in_or_for_who_is_named(settings, principal, printed):
+def test_rights_are_printed_for_the_login_or_the_given_principal(settings, principal, printed):
     lines = commands_for(*settings, principal=principal)
     granting = [line for line in lines if not line.startswith("#")]
     assert len(granting) == 4
@@ -300,14 +304,14 @@ def test_the_rights_are_for_who_logs_in_or_for_who_is_named(settings, principal,
     assert any("PRINCIPAL=" in line for line in lines) == ("$" in printed)
 
 
-def test_without_heartbeats_no_right_to_write_the_inputs_is_asked_for():
+def test_without_heartbeats_no_write_right_on_the_inputs_is_requested():
     made = Settings(heartbeats=False)
     lines = administration.rights_lines(connection_of("kafka://b:1", made), made)
     assert not [line for line in lines if "Write" in line and "rankings" in line]
 
 
-def blocks_of_rights():
-    """The commands on the page about security: those that all need, and those of a leader."""
+def rights_blocks():
+    """The commands of the security page: those for every process, and those for a leader."""
     page = (ROOT / "docs" / "security.md").read_text("utf-8").split("## Least rights")[1]
     (acls, always), (_, learning) = (
         block.split("```")[0].replace("\\\n", " ").split("\n", 1)
@@ -315,20 +319,24 @@ def blocks_of_rights():
     )
     acls = acls.removeprefix('acls="').removesuffix('"')
     return [
-        [words for line in block.splitlines() if (words := words_of(line.replace("$acls", acls)))]
+        [
+            words
+            for line in block.splitlines()
+            if (words := arguments_in(line.replace("$acls", acls)))
+        ]
         for block in (always, learning)
     ]
 
 
-def words_of(line):
+def arguments_in(line):
     return shlex.split(line, comments=True)
 
 
 def test_the_page_on_security_shows_what_is_printed():
     login = {"security_protocol": "SASL_SSL", "sasl_username": "evaluator"}
-    always, learning = blocks_of_rights()
+    always, learning = rights_blocks()
     for settings, shown in (({"alarms": False}, always), ({}, always + learning)):
         made = Settings(**login, sasl_password_file="f", **settings)
         lines = administration.rights_lines(connection_of("kafka://broker:9093", made), made)
-        printed = [words for line in lines if (words := words_of(line))]
+        printed = [words for line in lines if (words := arguments_in(line))]
         assert sorted(printed) == sorted(shown)

@@ -122,7 +122,7 @@ def test_an_exclusion_that_may_have_no_effect_is_sent_with_a_warning(topics, cap
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["accept"], "accept needs a series"),
         (["acknowledge", "--series", "gamma"], "is not LABEL=VALUE"),
@@ -132,14 +132,14 @@ def test_an_exclusion_that_may_have_no_effect_is_sent_with_a_warning(topics, cap
         (["exclude", "--from", "2025-01-01", "--to", "1735776000"], "13: it may be a"),
     ],
 )
-def test_an_unusable_command_is_refused(topics, capsys, arguments, told):
+def test_an_unusable_command_is_refused(topics, capsys, arguments, message):
     assert main(["alarms", arguments[0], SOURCE, *arguments[1:]]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not topics[1]
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"action": "delete"}, "Invalid enum value"),
         ({"format": 2}, "Invalid enum value"),
@@ -147,13 +147,13 @@ def test_an_unusable_command_is_refused(topics, capsys, arguments, told):
         ({"action": "exclude", "from_ms": 5, "to_ms": 5}, "from_ms before to_ms"),
     ],
 )
-def test_records_of_commands_are_checked(changes, told):
+def test_records_of_commands_are_checked(changes, message):
     document = {"format": 1, "id": "x", "action": "accept", "series": {"model": "m"}} | changes
-    with pytest.raises(AlarmRefused, match=told):
+    with pytest.raises(AlarmRefused, match=message):
         read_command(json.dumps(document).encode())
 
 
-def test_a_log_of_commands_names_their_ticks():
+def test_the_tick_of_a_command_is_read_from_its_log():
     line = {"format": 1, "id": "x", "action": "accept", "series": {}, "applied_ms": 900_000}
     [command] = read_commands([json.dumps(line).encode(), b""])
     assert command.applied_ms == 900_000

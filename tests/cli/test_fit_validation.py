@@ -32,7 +32,7 @@ def fit(tmp_path, capsys):
     return run
 
 
-# --- how good ---
+# --- quality ---
 
 
 def tuned(weights, chosen_by, measured_on) -> float:
@@ -44,7 +44,7 @@ def tuned(weights, chosen_by, measured_on) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ranked_data.ALL)
 @pytest.mark.filterwarnings("ignore")
-def test_the_command_of_the_readme_is_as_good_as_tuned_linear_models(fit, name):
+def test_the_command_of_the_readme_matches_tuned_linear_models(fit, name):
     learn, measure = ranked_data.ALL[name]()
     learn = [query for query in learn if query[1].any()]
     code, out, _, record = fit(ranked_data.rows(learn), *README)
@@ -59,7 +59,7 @@ def test_the_command_of_the_readme_is_as_good_as_tuned_linear_models(fit, name):
 
 
 @pytest.mark.slow(alone=False)
-def test_no_other_loss_is_tried_if_one_is_set_or_without_a_validation(fit):
+def test_no_other_loss_is_tried_if_one_is_set_or_without_validation(fit):
     rows = ranked_data.rows(ranked_data.wine()[0])
     for more in ("--keep-loss", "--validate=0", "--set=label_mode=gain"):
         _, out, _, record = fit(rows, "--epochs=1", more)
@@ -83,7 +83,7 @@ def test_another_loss_that_diverges_changes_nothing(fit, monkeypatch):
 
 
 @pytest.mark.slow(alone=False)
-def test_a_share_of_the_groups_is_for_validation_from_two_hundred_on(fit):
+def test_a_share_of_the_groups_is_for_validation_from_200_groups_on(fit):
     groups = list(seeded_groups(200))
     assert "validation" not in fit(flat(groups[:199]))[3]
     record = fit(flat(groups))[3]
@@ -109,7 +109,7 @@ def test_all_queries_of_a_trace_are_for_validation_or_none_and_the_seed_chooses(
 
 
 @pytest.mark.slow(alone=False)
-def test_the_weights_are_those_of_the_best_epoch_and_learning_stops_after_it(fit):
+def test_the_weights_are_those_of_the_best_epoch_with_early_stopping(fit):
     rows = flat(seeded_groups(240, noise=2.0))
     _, out, _, record = fit(rows, "--epochs=300")
     best = record["validation"]["best_epoch"]
@@ -124,7 +124,7 @@ def test_the_weights_are_those_of_the_best_epoch_and_learning_stops_after_it(fit
 
 
 @pytest.mark.slow(alone=False)
-def test_the_values_of_both_parts_are_those_that_replay_measures(fit, tmp_path):
+def test_the_values_of_both_parts_equal_those_of_replay(fit, tmp_path):
     rows = flat(seeded_groups(240))
     record = fit(rows)[3]
     samples, weights = tmp_path / "samples.ndjson", tmp_path / "weights.json"
@@ -157,7 +157,7 @@ def test_the_loss_of_the_validation_is_that_of_the_weights(fit):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--validate=0.95"], "--validate 0.95 is not accepted. Give 0 to 0.9."),
         (["--validate=-0.1"], "is not accepted"),
@@ -165,21 +165,21 @@ def test_the_loss_of_the_validation_is_that_of_the_weights(fit):
         (["--validate=0.001"], "leaves all of them to learn from. Set another --validate, or 0."),
     ],
 )
-def test_a_share_that_leaves_nothing_is_refused(tmp_path, capsys, arguments, said):
+def test_a_share_that_leaves_an_empty_part_is_refused(tmp_path, capsys, arguments, message):
     path = tmp_path / "samples.ndjson"
     path.write_text("".join(json.dumps(row) + "\n" for row in flat(seeded_groups(20))))
     assert main(["fit", f"--samples={path}", f"--out={tmp_path / 'w'}", *arguments]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "w").exists()
 
 
-def test_explicit_settings_without_a_validation_give_the_record_that_they_always_gave(fit):
+def test_explicit_settings_without_validation_give_a_fixed_record(fit):
     record = fit(flat(seeded_groups(60)), *PLAIN, "--epochs=3", "--model=m")[3]
     assert record["checksum"] == CHECKSUM
 
 
 CHECKSUM = "45feb941e8b38a081cd435e9061d292500afe281079b40e1418b3db023dae4b2"
-"""Of the version before there was a validation."""
+"""The checksum of the version before validation was added."""
 
 
 @pytest.mark.slow(alone=False)
@@ -192,7 +192,7 @@ def test_the_progress_bar_has_the_values_of_both_parts(fit, monkeypatch):
     assert f"loss={record['history'][-1]['mean_loss']:.3g}, " in bar
 
 
-# --- beside the served order ---
+# --- comparison with the served order ---
 
 
 def served(groups, score):
@@ -201,7 +201,7 @@ def served(groups, score):
 
 
 @pytest.mark.slow(alone=False)
-def test_weights_that_are_better_than_the_served_order_are_shown_beside_it(fit):
+def test_better_weights_than_the_served_order_are_shown_with_it(fit):
     code, out, err, _ = fit(served(seeded_groups(240), lambda features, _: features[1]))
     lines = out.splitlines()
     assert (code, err) == (0, "")
@@ -212,7 +212,7 @@ def test_weights_that_are_better_than_the_served_order_are_shown_beside_it(fit):
 
 
 @pytest.mark.slow(alone=False)
-def test_weights_that_are_worse_than_the_served_order_end_with_exit_code_5(fit):
+def test_worse_weights_than_the_served_order_exit_with_5(fit):
     code, out, err, record = fit(served(seeded_groups(240, noise=3.0), lambda _, label: label))
     assert code == 5
     assert err.count("\n") == 1
@@ -222,7 +222,7 @@ def test_weights_that_are_worse_than_the_served_order_end_with_exit_code_5(fit):
 
 
 @pytest.mark.slow(alone=False)
-def test_without_a_validation_the_groups_that_were_learned_from_decide(fit):
+def test_without_validation_the_training_groups_decide(fit):
     rows = served(seeded_groups(100, noise=3.0), lambda _, label: label)
     code, out, err, _ = fit(rows)
     assert code == 5
@@ -233,7 +233,7 @@ def test_without_a_validation_the_groups_that_were_learned_from_decide(fit):
 
 
 @pytest.mark.slow(alone=False)
-def test_the_order_of_the_rows_is_the_served_one_without_scores(fit):
+def test_the_served_order_is_the_row_order_without_scores(fit):
     best_first = [sorted(group, key=lambda each: -each[1]) for group in seeded_groups(240)]
     code, out, err, _ = fit(flat(best_first))
     assert code == 5
@@ -242,8 +242,8 @@ def test_the_order_of_the_rows_is_the_served_one_without_scores(fit):
 
 
 @pytest.mark.slow(alone=False)
-def test_a_difference_that_may_be_none_is_warned_of(fit):
-    """Served by chance, learned from features that are unrelated to the labels."""
+def test_an_insignificant_difference_is_warned_of(fit):
+    """Served in a random order, learned from features that are unrelated to the labels."""
     random = Random(3)
     rows = served(seeded_groups(240), lambda *_: random.random())
     rows = [{**row, "features": [random.random()]} for row in rows]
@@ -253,7 +253,7 @@ def test_a_difference_that_may_be_none_is_warned_of(fit):
 
 
 @pytest.mark.slow(alone=False)
-def test_a_loss_that_rises_is_warned_of(fit):
+def test_an_increasing_loss_is_warned_of(fit):
     rows = flat(seeded_groups(60))
     step = ("--set=optimizer=sgd", "--set=schedule=constant", "--set=scale=none")
     assert "the mean loss rose from" in fit(rows, *step, "--set=learning_rate=30")[2]

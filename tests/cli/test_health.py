@@ -10,7 +10,7 @@ from evaluator.cli import main
 from tests.adapters.synthetic import FixedViews
 
 
-def asked(views, *arguments, **settings):
+def health_exit_code(views, *arguments, **settings):
     """Exit code of `evaluator health` beside a server of these views."""
 
     async def ask():
@@ -26,21 +26,21 @@ def asked(views, *arguments, **settings):
     return asyncio.run(ask())
 
 
-def test_a_worker_that_lives_is_well_though_its_broker_is_away(capsys):
+def test_a_live_worker_is_healthy_while_its_broker_is_unavailable(capsys):
     views = FixedViews(reasons=["broker unavailable"])
-    assert asked(views) == 0
-    assert asked(views, "--ready") == 5
+    assert health_exit_code(views) == 0
+    assert health_exit_code(views, "--ready") == 5
     assert "broker unavailable" in capsys.readouterr().out
 
 
-def test_a_worker_whose_loop_stands_still_is_not_well():
+def test_a_worker_whose_loop_is_blocked_is_unhealthy():
     views = FixedViews()
     views.is_alive = False
-    assert asked(views) == 5
-    assert asked(views, "--ready") == 0
+    assert health_exit_code(views) == 5
+    assert health_exit_code(views, "--ready") == 0
 
 
-def test_a_worker_that_is_not_there_cannot_be_asked(capsys):
+def test_an_unreachable_worker_is_unhealthy(capsys):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -50,11 +50,11 @@ def test_a_worker_that_is_not_there_cannot_be_asked(capsys):
     assert "Start it, or give the port with --set http_port=" in out
 
 
-def test_a_port_that_nobody_knows_is_refused(capsys):
+def test_an_unknown_port_is_refused(capsys):
     assert main(["health", "--set=http_port=0"]) == 2
     assert "Set a port" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "127.0.0.1"])
-def test_a_worker_on_every_address_is_asked_on_loopback(address):
-    assert asked(FixedViews(), http_host=address) == 0
+def test_a_worker_on_all_addresses_is_queried_on_loopback(address):
+    assert health_exit_code(FixedViews(), http_host=address) == 0

@@ -28,7 +28,7 @@ def place(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", UNBOUNDED)
-def test_a_worker_takes_a_duration_or_a_count_that_no_float_holds(name):
+def test_a_worker_accepts_durations_and_counts_beyond_the_float_range(name):
     given = [f"{each}={10**400}" for each in {name, "retention_ms"}]
 
     async def run():
@@ -86,7 +86,7 @@ def test_a_number_out_of_range_is_refused_in_one_short_line(place, capsys, argum
 
 
 @pytest.mark.parametrize("source", ["file", "environment"])
-def test_the_same_is_said_wherever_a_number_was_found(place, capsys, monkeypatch, source):
+def test_the_error_of_a_number_is_the_same_for_all_places(place, capsys, monkeypatch, source):
     if source == "file":
         (place / "c.toml").write_text(f"retention_ms = {DIGITS_5000}")
     else:
@@ -121,7 +121,7 @@ def test_an_option_out_of_range_is_refused_in_one_short_line(place, capsys, comm
     assert (code, out, err.count("\n"), len(err) < 300) == (2, "", 1, True)
 
 
-def test_a_moment_before_all_timestamps_is_their_beginning(place):
+def test_a_time_before_all_timestamps_means_the_beginning(place):
     assert main(["replay", "--source=file://logs", "--out=all", "--from=0001-01-01"]) == 0
     totals = json.loads((place / "all" / "totals.json").read_text())
     assert totals["ledger"]["rankings"]["read"] == 1

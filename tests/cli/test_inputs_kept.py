@@ -93,7 +93,7 @@ def test_an_output_that_names_an_input_is_refused_even_with_force(place, capsys,
 
 
 @pytest.mark.parametrize("out", [".", "logs/out"])
-def test_results_may_lie_around_the_inputs_and_below_them(place, out):
+def test_results_may_be_in_parents_and_subdirectories_of_the_inputs(place, out):
     before = contents(place)
     assert main(["replay", *FROM_LOGS, f"--out={out}"]) == 0
     assert before.items() <= contents(place).items()
@@ -101,6 +101,6 @@ def test_results_may_lie_around_the_inputs_and_below_them(place, out):
 
 
 @pytest.mark.parametrize("option", ["--openmetrics", "--out"])
-def test_a_path_that_leads_nowhere_is_an_error_of_one_line(place, capsys, option):
+def test_a_dangling_path_is_an_error_of_one_line(place, capsys, option):
     assert main(["replay", *FROM_LOGS, "--out=out", f"{option}=loop/x"]) == 2
     assert capsys.readouterr().err.count("\n") == 1

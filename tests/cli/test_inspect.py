@@ -76,7 +76,7 @@ def outcomes(text):
     return {(message, int(offset)): outcome for message, offset, outcome in found}
 
 
-def test_every_message_has_the_outcome_that_the_replay_gave_it(logs, capsys):
+def test_every_message_has_the_outcome_of_the_replay(logs, capsys):
     directory, out = logs
     text = inspected(capsys, "t", "n", f"--source=file://{directory}", f"--results={out}")
     assert outcomes(text) == {
@@ -105,7 +105,7 @@ def test_every_message_has_the_outcome_that_the_replay_gave_it(logs, capsys):
     assert "Settled as judged at 2025-11-21T02:53:20Z" in text
 
 
-def test_the_ranking_is_in_its_order_with_running_and_settled_grades(logs, capsys):
+def test_the_ranking_is_in_rank_order_with_running_and_settled_grades(logs, capsys):
     directory, out = logs
     text = inspected(capsys, "t", "n", f"--source=file://{directory}", f"--results={out}")
     table = [line.split() for line in text.split("\nRanking\n")[1].splitlines()[:4]]
@@ -121,7 +121,7 @@ def test_the_ranking_is_in_its_order_with_running_and_settled_grades(logs, capsy
     assert ["served", "top1", "1.0000", "0.0000"] in values
 
 
-def test_a_folder_alone_has_the_values_and_the_beginning_of_the_ranking(logs, capsys):
+def test_a_result_directory_alone_has_the_values_and_the_top_of_the_ranking(logs, capsys):
     text = inspected(capsys, "t", "n", f"--results={logs[1]}")
     assert ["served", "1", "b", "3", "2"] in [line.split() for line in text.splitlines()]
     assert ["served", "mrr", "1.0000", "0.5000"] in [line.split() for line in text.splitlines()]
@@ -136,14 +136,14 @@ def test_a_source_alone_has_the_messages_of_all_nodes_of_the_trace(logs, capsys)
     assert "no ranking was found: it waits up to early_ms" in second
 
 
-def test_the_dead_letter_of_an_orphan_says_why(logs, capsys):
+def test_the_dead_letter_of_an_orphan_has_the_reason(logs, capsys):
     text = inspected(capsys, "t", "other", f"--results={logs[1]}")
     assert outcomes(text) == {("judgments-0", 6): "orphan"}
 
 
-def test_a_trace_that_is_nowhere_is_named(logs, capsys):
-    said = inspected(capsys, "no\x1b[2J", f"--results={logs[1]}")
-    assert said.startswith("Nothing was found of trace no\\x1b[2J. It may have expired")
+def test_an_unknown_trace_is_named(logs, capsys):
+    output = inspected(capsys, "no\x1b[2J", f"--results={logs[1]}")
+    assert output.startswith("Nothing was found of trace no\\x1b[2J. It may have expired")
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_a_trace_that_is_nowhere_is_named(logs, capsys):
         (["--source=file://x", "--from=yesterday"], 2, "is not a time"),
     ],
 )
-def test_what_is_wrong_is_an_error_that_names_the_remedy(arguments, code, words, capsys):
+def test_errors_name_the_remedy(arguments, code, words, capsys):
     assert main(["inspect", "t", *arguments]) == code
     assert words in capsys.readouterr().err
 
@@ -193,7 +193,7 @@ grade = "n"
 
 
 def test_messages_of_foreign_records_have_their_outcomes(tmp_path, capsys):
-    """Of a record with several messages each has the outcome of its own letter."""
+    """Each message of one record has the outcome of its own dead letter."""
     (tmp_path / "m.toml").write_text(FOREIGN)
     serp = {"session": 7, "query": "q", "at": T0 // 1000, "hits": [{"sku": 1}, {"sku": 2}]}
     clicks = [  # (milliseconds after the ranking, candidate)
@@ -241,14 +241,14 @@ def test_ids_with_escapes_are_found():
     assert Sought("t", None).document(b"t") is None
 
 
-def test_tables_are_cut():
+def test_long_tables_are_shortened():
     value = json.dumps(judgment(0, {"a": 1})).encode()
     places = [Place("judgments", 0, n) for n in range(MAX_SHOWN + 7)]
     evidence = Evidence({place: Found(place, value) for place in places})
     assert "... and 7 more" in "\n".join(report(Sought("t", "n"), evidence))
 
 
-def test_evaluations_of_another_form_are_refused(tmp_path, capsys):
+def test_evaluations_of_another_format_are_refused(tmp_path, capsys):
     for name in ("settled", "dead-letters"):
         (tmp_path / f"{name}.ndjson").touch()
     for row in (KEY, {**KEY, "revision": "x"}, {**KEY, "revision": 1, "top3": []}):
@@ -257,7 +257,7 @@ def test_evaluations_of_another_form_are_refused(tmp_path, capsys):
         assert "not of the form that the evaluator writes" in capsys.readouterr().err
 
 
-def test_what_is_kept_of_a_trace_has_a_limit(tmp_path, capsys):
+def test_the_number_of_records_kept_of_a_trace_is_limited(tmp_path, capsys):
     row = {**KEY, "revision": 1, "grades": {}, "top3": {}, "values": {}}
     other = json.dumps({**row, "node_id": "m"})
     lines = [other, *(json.dumps({**row, "node_id": str(n)}) for n in range(MAX_KEPT))]
@@ -265,8 +265,8 @@ def test_what_is_kept_of_a_trace_has_a_limit(tmp_path, capsys):
     for name in ("settled", "dead-letters"):
         (tmp_path / f"{name}.ndjson").touch()
     assert main(["inspect", "t", "--results", str(tmp_path)]) == 0
-    told = capsys.readouterr().out
-    assert f"{MAX_KEPT - MAX_QUERIES} more queries of the trace" in told
-    assert f"more than {MAX_KEPT:,} messages, evaluations" in told
+    output = capsys.readouterr().out
+    assert f"{MAX_KEPT - MAX_QUERIES} more queries of the trace" in output
+    assert f"more than {MAX_KEPT:,} messages, evaluations" in output
     assert main(["inspect", "t", "m", "--results", str(tmp_path)]) == 0
     assert "more than" not in capsys.readouterr().out

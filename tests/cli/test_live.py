@@ -19,7 +19,7 @@ from tests.replay.running import judgment, ranking
 from tests.waiting import finished
 
 
-def test_run_refuses_more_measures_than_there_are_series_for(tmp_path, capsys, monkeypatch):
+def test_run_refuses_more_measures_than_the_series_limit_allows(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("EVALUATOR_STATE_DIR", str(tmp_path / "state"))  # not that of another test
     measures = ",".join(f"hit@{k}" for k in range(1, 168))
     code = main(["run", "--source=kafka://localhost:1", f"--set=measures={measures}"])
@@ -90,7 +90,7 @@ OF_VALUES = {
 
 
 def test_the_meaning_of_the_defaults_changes_with_the_semantics_only():
-    """Defaults are left out of it: `tests/config` pins them. One that changes needs a number."""
+    """Defaults are not part of it: `tests/config` pins them. A changed one needs a new number."""
     assert (SEMANTICS, meaning_of(Settings())) == (2, "f69c937e92ba0494")
 
 
@@ -109,7 +109,7 @@ def test_the_meaning_of_the_defaults_changes_with_the_semantics_only():
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_the_fingerprint_leaves_out_what_they_do_not_depend_on(change):
+def test_the_fingerprint_excludes_what_outputs_do_not_depend_on(change):
     assert fingerprint_of(replace(Settings(), **change)) == fingerprint_of(Settings())
 
 
@@ -119,7 +119,7 @@ def test_histograms_need_no_measure_of_the_gate():
     assert histograms_of(settings) == ("top1", "mrr")
 
 
-def test_the_room_of_a_worker_is_shown_and_a_leader_needs_no_disk(tmp_path, monkeypatch):
+def test_the_resources_of_a_worker_are_shown_and_a_leader_needs_no_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(live, "memory_limit_bytes", lambda: 1_024)
     settings = Settings(state_dir=str(tmp_path), max_store_bytes=4_096)
     states = MemoryStateDirectory()
@@ -136,13 +136,13 @@ def test_the_room_of_a_worker_is_shown_and_a_leader_needs_no_disk(tmp_path, monk
     assert "\nevaluator_disk_free_bytes " not in alone
 
 
-def test_evaluations_are_said_again_when_the_query_is_to_be_left_out_of_them():
+def test_evaluations_are_emitted_again_after_emit_query_is_turned_off():
     broker = FaultyBroker()
     broker.append("rankings", 0, b"t", ranking("t", 1_000, query="a flight"), 1_000)
     broker.append("judgments", 0, b"t", judgment("t", 1_500), 1_500)
 
-    def said(emit_query):
-        """Evaluations of a whole run of the worker of `evaluator run`."""
+    def emitted(emit_query):
+        """Evaluations of a complete run of the worker of `evaluator run`."""
         before = len(broker.output("evaluations", 0))
         settings = Settings(emit_query=emit_query, heartbeats=False)
         states = MemoryStateDirectory()
@@ -150,8 +150,8 @@ def test_evaluations_are_said_again_when_the_query_is_to_be_left_out_of_them():
         asyncio.run(finished(worker.run(until_end=True)))
         return [json.loads(row.value) for row in broker.output("evaluations", 0)[before:]]
 
-    (with_query,) = said(emit_query=True)
+    (with_query,) = emitted(emit_query=True)
     assert with_query.pop("query") == "a flight"
-    assert said(emit_query=True) == []
-    assert said(emit_query=False) == [with_query]
-    assert said(emit_query=False) == []
+    assert emitted(emit_query=True) == []
+    assert emitted(emit_query=False) == [with_query]
+    assert emitted(emit_query=False) == []

@@ -43,25 +43,25 @@ def make_venv(tmp_path):
 
 
 @pytest.mark.parametrize("minor", [11, 12, 13])
-def test_a_suitable_python3_is_taken(make_venv, tmp_path, minor):
+def test_a_suitable_python3_is_used(make_venv, tmp_path, minor):
     done = make_venv({"python3": minor, "python3.13": 13})
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"making {tmp_path / 'venv'} with Python 3.{minor}.0\n"
 
 
 @pytest.mark.parametrize("unsuitable", [10, 14, 15])
-def test_the_newest_suitable_one_is_taken_if_python3_is_not(make_venv, unsuitable):
+def test_the_newest_suitable_interpreter_is_used_if_python3_is_unsuitable(make_venv, unsuitable):
     others = {"python3.13": 13, "python3.12": 12, "python3.11": 11}
     assert "with Python 3.13.0" in make_venv({"python3": unsuitable, **others}).stdout
 
 
-def test_one_that_only_claims_to_be_suitable_by_its_name_is_passed_over(make_venv):
+def test_an_interpreter_suitable_by_name_only_is_skipped(make_venv):
     done = make_venv({"python3": 14, "python3.13": 10, "python3.12": 12})
     assert "with Python 3.12.0" in done.stdout
 
 
 @pytest.mark.parametrize("minor", [10, 14])
-def test_an_unsuitable_one_that_was_named_is_refused(make_venv, tmp_path, minor):
+def test_an_explicitly_named_unsuitable_interpreter_is_refused(make_venv, tmp_path, minor):
     done = make_venv({"python3": 12, "mine": minor}, "mine")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines()[0] == (
@@ -70,7 +70,7 @@ def test_an_unsuitable_one_that_was_named_is_refused(make_venv, tmp_path, minor)
     assert not (tmp_path / "venv").exists()
 
 
-def test_the_script_wants_what_the_package_wants():
+def test_the_script_requires_the_python_version_of_the_package():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     wanted = SpecifierSet(project["requires-python"])
     assert [minor for minor in range(8, 20) if wanted.contains(f"3.{minor}.4")] == [11, 12, 13]

@@ -22,7 +22,7 @@ def limited(soft, hard=None):
 
 @pytest.fixture
 def files():
-    """Room for many connections on the side of this process."""
+    """Allows this process many connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(4_096, hard), hard))
     yield
@@ -30,9 +30,9 @@ def files():
 
 
 def half_open(port):
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         for _ in range(N_CONNECTIONS):
-            client = held.enter_context(socket.create_connection(("127.0.0.1", port), 60))
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", port), 60))
             with contextlib.suppress(ConnectionError):
                 client.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n")
             yield client
@@ -46,7 +46,7 @@ def lines_of(worker):
 @pytest.mark.parametrize(
     ("limit", "reason"), [(1_024, "too_many"), (40, "no_files")], ids=["1024 files", "40 files"]
 )
-def test_a_worker_outlives_more_half_open_connections_than_it_may_have_files(
+def test_a_worker_survives_more_half_open_connections_than_its_file_limit(
     tmp_path, files, limit, reason
 ):
     worker = Worker(tmp_path, "127.0.0.1:9", "x-", python=limited(limit))
@@ -78,7 +78,7 @@ def test_the_soft_limit_of_files_is_raised_to_the_hard_one(tmp_path):
 
 
 @pytest.mark.slow
-def test_stores_without_files_name_the_limit_of_files_and_not_the_disk(tmp_path):
+def test_stores_without_file_descriptors_name_the_file_limit_not_the_disk(tmp_path):
     program = f"""
         import resource, sys
         from pathlib import Path

@@ -31,7 +31,7 @@ def run(command, stdout, *, unbuffered=""):
 
 
 @pytest.mark.slow
-def test_a_reader_that_closes_the_pipe_ends_a_command_in_silence():
+def test_a_closed_pipe_ends_a_command_silently():
     for command in COMMANDS.values():
         reading, writing = os.pipe()
         os.close(reading)
@@ -56,7 +56,7 @@ def test_a_full_device_is_one_line_and_exit_code_4(unbuffered):
         assert line.startswith("evaluator: the output cannot be written: No space left on device.")
 
 
-def test_brokers_that_do_not_answer_are_reported_with_what_to_check(capsys):
+def test_unreachable_brokers_are_reported_with_what_to_check(capsys):
     for command in (["totals"], ["topics", "plan"], ["weights", "show"]):
         assert main([*command, "--source=kafka://127.0.0.1:9"]) == 3
         (line,) = capsys.readouterr().err.splitlines()

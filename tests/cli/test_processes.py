@@ -49,7 +49,7 @@ def execute(job, report):
     report(4)
 
 
-def dies_in_the_middle(job, report):
+def replay_and_die_once(job, report):
     """Replays, and is killed once after the first batch of each shard."""
     mark = job.out.parent.parent.parent / f"died-{job.tasks[0]}"
 
@@ -75,19 +75,19 @@ def test_every_job_is_executed_once(tmp_path):
     assert {path.read_text() for path in tmp_path.iterdir()} == {"x"}
 
 
-def test_a_process_that_dies_is_started_again_and_its_progress_taken_back(tmp_path, capsys):
+def test_a_dead_process_is_restarted_and_its_progress_subtracted(tmp_path, capsys):
     progress = run([Job("a", tmp_path, deaths=MAX_STARTS - 1), Job("b", tmp_path)])
     assert sorted(progress) == [-3] * (MAX_STARTS - 1) + [3] * (MAX_STARTS + 1) + [4, 4]
     assert capsys.readouterr().err.count("died by signal 9, and is started again") == 2
 
 
-def test_a_job_whose_process_dies_again_and_again_ends_all(tmp_path):
+def test_a_job_whose_process_dies_repeatedly_ends_all(tmp_path):
     with pytest.raises(RequestRefused, match=r"died 3 times, last by signal 9.*--processes"):
         run([Job("a", tmp_path, deaths=MAX_STARTS), Job("endless", tmp_path)])
     assert not multiprocessing.active_children()
 
 
-def test_an_error_of_a_job_is_raised_here_and_ends_the_others(tmp_path):
+def test_an_error_of_a_job_is_raised_in_the_parent_and_ends_the_others(tmp_path):
     for error, expected in (
         (SourceUnusable, pytest.raises(SourceUnusable, match="gone")),
         (UnpicklableError, pytest.raises(RuntimeError, match="UnpicklableError: gone 1")),
@@ -121,15 +121,15 @@ def test_several_processes_write_the_files_of_one(logs, tmp_path, at_end):
     assert "weights.ndjson" in contents(tmp_path / "3")
 
 
-def test_processes_that_are_killed_change_nothing(logs, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(parallel, "evaluate_shard", dies_in_the_middle)
+def test_killed_processes_change_no_output(logs, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(parallel, "evaluate_shard", replay_and_die_once)
     assert replay(logs, tmp_path / "killed", "--processes", "2") == 0
     assert capsys.readouterr().err.count("died by signal 9") == 4
     assert replay(logs, tmp_path / "one", "--processes", "1") == 0
     assert contents(tmp_path / "killed") == contents(tmp_path / "one")
 
 
-def test_an_input_that_cannot_be_read_leaves_nothing(tmp_path, capsys):
+def test_an_unreadable_input_leaves_no_output_files(tmp_path, capsys):
     logs = write_logs(tmp_path / "logs")
     (logs / "rankings-2.ndjson").rename(logs / "rankings-2.ndjson.gz")
     assert replay(logs, tmp_path / "out", "--processes", "2") == 3
@@ -143,7 +143,7 @@ def plan(logs, *more):
     return plan_of(options, settings, read_rules_of(options, settings))
 
 
-def test_by_default_there_is_a_process_per_core_if_each_has_enough_to_read(
+def test_the_default_is_one_process_per_core_if_the_input_is_large_enough(
     logs, monkeypatch, tmp_path
 ):
     assert plan(logs) is None
@@ -159,13 +159,13 @@ def test_by_default_there_is_a_process_per_core_if_each_has_enough_to_read(
     assert plan(logs, "--tasks", "1", "--processes", "9") is None
 
 
-def test_more_tasks_than_directories_of_a_merge_share_them(logs, monkeypatch, tmp_path):
+def test_tasks_share_the_directories_of_a_merge_beyond_their_limit(logs, monkeypatch, tmp_path):
     monkeypatch.setattr(parallel, "MAX_SHARDS", 2)
     shards = plan(logs, "--processes", "2").shards
     assert [sorted({task for _, task in bounds}) for bounds in shards] == [[1, 3], [0, 2]]
 
 
-def test_what_needs_all_queries_in_one_process_is_refused(logs, tmp_path, capsys):
+def test_options_that_need_all_queries_in_one_process_are_refused(logs, tmp_path, capsys):
     for more, expected in (
         (("--openmetrics", str(tmp_path / "o.om")), "--openmetrics is evaluated by one process"),
         (("--scorer", "x=json:dumps"), "--scorer is evaluated by one process"),

@@ -11,7 +11,7 @@ from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.core.promotion.source_weights import SourceRule
 
-TRUSTING = Settings(
+WEIGHTED_SOURCES = Settings(
     learning="auto",
     source_weights=(("human", 1.0), ("click", 0.5)),
     source_max_judgments=(("click", 1000),),
@@ -19,32 +19,32 @@ TRUSTING = Settings(
 )
 
 
-def test_sources_have_the_caps_that_were_set_for_a_turn():
-    trust = source_weights_of(TRUSTING)
+def test_sources_have_the_caps_of_a_learning_interval():
+    trust = source_weights_of(WEIGHTED_SOURCES)
     assert trust.sources == {"human": SourceRule(1.0), "click": SourceRule(0.5, 1000, 0.2)}
-    assert rules_of(TRUSTING, measure_set(TRUSTING)).source_weights == trust
+    assert rules_of(WEIGHTED_SOURCES, measure_set(WEIGHTED_SOURCES)).source_weights == trust
 
 
 def test_experiments_that_end_before_a_promotion_is_possible_are_refused():
     for settings in ({"gate_max_age_ms": 7_200_000}, {"gate_min_age_ms": 72_000_000}):
-        wrong = replace(TRUSTING, **settings)
+        wrong = replace(WEIGHTED_SOURCES, **settings)
         with pytest.raises(UsageError, match=r"Set gate_max_age_ms to more, e\.g\. 72"):
             rules_of(wrong, measure_set(wrong))
-    longer = replace(TRUSTING, gate_max_age_ms=7_200_001)
+    longer = replace(WEIGHTED_SOURCES, gate_max_age_ms=7_200_001)
     assert rules_of(longer, measure_set(longer)).gate.max_age_ms == 7_200_001
 
 
-def test_every_setting_that_a_leader_goes_by_is_in_its_fingerprint():
+def test_every_setting_that_a_leader_uses_is_in_its_fingerprint():
     def fingerprint(settings):
         return record_writer_of(settings, rules_of(settings, measure_set(settings))).fingerprint
 
     others = [
-        Settings(learning="propose", source_weights=TRUSTING.source_weights),
+        Settings(learning="propose", source_weights=WEIGHTED_SOURCES.source_weights),
         Settings(learning="auto", source_weights=(("human", 1.0),)),
-        Settings(learning="auto", source_weights=TRUSTING.source_weights),
-        TRUSTING,
-        replace(TRUSTING, implicit_sources=("click",)),
-        replace(TRUSTING, ips_clip=50.0),
+        Settings(learning="auto", source_weights=WEIGHTED_SOURCES.source_weights),
+        WEIGHTED_SOURCES,
+        replace(WEIGHTED_SOURCES, implicit_sources=("click",)),
+        replace(WEIGHTED_SOURCES, ips_clip=50.0),
     ]
     assert len({fingerprint(each) for each in others}) == len(others)
 
@@ -52,12 +52,12 @@ def test_every_setting_that_a_leader_goes_by_is_in_its_fingerprint():
 def test_later_settings_with_their_defaults_are_not_in_the_fingerprint(monkeypatch):
     meanings = []
     monkeypatch.setattr(leader, "digest_of", lambda meaning: str(meanings.append(meaning)))
-    for settings in (TRUSTING, replace(TRUSTING, ips_clip=50.0)):
+    for settings in (WEIGHTED_SOURCES, replace(WEIGHTED_SOURCES, ips_clip=50.0)):
         record_writer_of(settings, rules_of(settings, measure_set(settings)))
     assert meanings[0].keys() ^ meanings[1].keys() == {"ips_clip"}
 
 
-def test_the_best_grade_is_among_the_rules_and_stands_in_every_record():
+def test_the_best_grade_is_one_of_the_rules_and_in_every_record():
     for best in (2, 5):
         settings = Settings(learning="propose", map_graded_max_grade=best)
         rules = rules_of(settings, measure_set(settings))

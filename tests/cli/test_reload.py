@@ -21,7 +21,7 @@ from tests.kafka.process import Process
 from tests.waiting import PATIENCE_SECONDS, until
 
 
-class House:
+class ReloadSetup:
     """A process: its files, the settings that it began with, and its server."""
 
     def __init__(self, folder):
@@ -43,9 +43,9 @@ class House:
 
 
 @pytest.fixture
-def house(tmp_path):
+def reload_setup(tmp_path):
     before = structlog.get_config()
-    yield House(tmp_path)
+    yield ReloadSetup(tmp_path)
     structlog.configure(**before)
     logging.getLogger("aiokafka").setLevel(logging.NOTSET)
 
@@ -62,19 +62,19 @@ def events(text):
     return [line.split('"event": "')[1].split('"')[0] for line in text.splitlines()]
 
 
-def test_the_log_level_is_that_of_the_file(house, capsys):
+def test_the_log_level_is_that_of_the_file(reload_setup, capsys):
     for level, written in [("debug", True), ("error", False), ("info", True)]:
-        house.write(f'log_level = "{level}"')
-        house.reload()
+        reload_setup.write(f'log_level = "{level}"')
+        reload_setup.reload()
         capsys.readouterr()
         structlog.get_logger("x").info("an_event")
         assert ("an_event" in capsys.readouterr().err) is written
     assert logging.getLogger("aiokafka").level == logging.CRITICAL
 
 
-def test_other_changed_settings_are_named_and_not_used(house, capsys):
-    house.write("retention_ms = 7200000")
-    house.reload()
+def test_other_changed_settings_are_named_and_not_used(reload_setup, capsys):
+    reload_setup.write("retention_ms = 7200000")
+    reload_setup.reload()
     line = capsys.readouterr().err.splitlines()[-1]
     assert '"event": "settings_reloaded"' in line
     assert '"log_level": "info"' in line
@@ -82,35 +82,35 @@ def test_other_changed_settings_are_named_and_not_used(house, capsys):
 
 
 @pytest.mark.parametrize("content", ["log_level = 'loud'", "no toml", None])
-def test_a_file_that_cannot_be_used_changes_nothing(house, capsys, content):
-    house.reload()
+def test_an_unusable_settings_file_changes_nothing(reload_setup, capsys, content):
+    reload_setup.reload()
     if content is None:
-        house.file.unlink()
+        reload_setup.file.unlink()
     else:
-        house.write(content)
-    house.reload()
+        reload_setup.write(content)
+    reload_setup.reload()
     structlog.get_logger("x").info("an_event")
     assert events(capsys.readouterr().err)[-2:] == ["settings_unusable", "an_event"]
 
 
-def test_an_unusable_token_is_logged_each_time(house, capsys):
-    house.write('log_level = "warning"')
-    house.reload()
-    house.token.write_text("short")
+def test_an_unusable_token_is_logged_each_time(reload_setup, capsys):
+    reload_setup.write('log_level = "warning"')
+    reload_setup.reload()
+    reload_setup.token.write_text("short")
     capsys.readouterr()
-    house.reload()
-    house.reload()
+    reload_setup.reload()
+    reload_setup.reload()
     assert events(capsys.readouterr().err) == ["http_token_unusable"] * 2
 
 
-def test_the_certificate_is_loaded_though_its_files_seem_unchanged(house, capsys):
-    house.reload()
+def test_the_certificate_is_reloaded_even_if_its_files_seem_unchanged(reload_setup, capsys):
+    reload_setup.reload()
     capsys.readouterr()
-    house.reload()
+    reload_setup.reload()
     assert events(capsys.readouterr().err) == ["http_certificate_renewed", "settings_reloaded"]
 
 
-def test_files_are_not_read_in_the_event_loop(house, monkeypatch):
+def test_files_are_not_read_in_the_event_loop(reload_setup, monkeypatch):
     threads, loops, reloaded = [], [], asyncio.Event()
 
     def reload(*_):
@@ -123,12 +123,12 @@ def test_files_are_not_read_in_the_event_loop(house, monkeypatch):
         await reloaded.wait()
 
     monkeypatch.setattr(reloading, "reload", reload)
-    settings = replace(house.began_with, http_port=0)
-    asyncio.run(live.serve(work, lambda: None, FixedViews(), settings, house.options))
+    settings = replace(reload_setup.began_with, http_port=0)
+    asyncio.run(live.serve(work, lambda: None, FixedViews(), settings, reload_setup.options))
     assert threads[0] is not threading.main_thread()
 
 
-def test_signals_during_a_slow_reload_are_one_more(house, monkeypatch):
+def test_signals_during_a_slow_reload_cause_one_more_reload(reload_setup, monkeypatch):
     slow, began = threading.Event(), []
 
     def reload(*_):
@@ -144,21 +144,23 @@ def test_signals_during_a_slow_reload_are_one_more(house, monkeypatch):
             await asyncio.sleep(0.001)
 
     monkeypatch.setattr(reloading, "reload", reload)
-    settings = replace(house.began_with, http_port=0)
-    asyncio.run(live.serve(work, lambda: None, FixedViews(), settings, house.options))
+    settings = replace(reload_setup.began_with, http_port=0)
+    asyncio.run(live.serve(work, lambda: None, FixedViews(), settings, reload_setup.options))
     for _ in range(20):
-        reloading.hang_up(house.options, settings, None)
-    both = threads()  # beside the end of the process
+        reloading.hang_up(reload_setup.options, settings, None)
+    both = threads()  # while the process ends
     assert (len(began), len(both)) == (1, 2)
     slow.set()
     for thread in both:
         thread.join(PATIENCE_SECONDS)
     assert set(began) == both
-    reloading.hang_up(house.options, settings, None)
+    reloading.hang_up(reload_setup.options, settings, None)
     until(lambda: len(began) == 3)
 
 
-def test_a_thread_that_cannot_start_is_logged_and_later_signals_reload(house, monkeypatch, capsys):
+def test_a_thread_that_cannot_start_is_logged_and_later_signals_reload(
+    reload_setup, monkeypatch, capsys
+):
     def start(_):
         raise RuntimeError("can't start new thread")
 
@@ -167,15 +169,15 @@ def test_a_thread_that_cannot_start_is_logged_and_later_signals_reload(house, mo
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", start)
         for _ in range(3):  # more than wait for each other
-            reloading.hang_up(house.options, house.began_with, None)
+            reloading.hang_up(reload_setup.options, reload_setup.began_with, None)
     written = "".join(capsys.readouterr())
     assert written.count("no thread to read them: can't start new thread") == 3
-    reloading.hang_up(house.options, house.began_with, None)
+    reloading.hang_up(reload_setup.options, reload_setup.began_with, None)
     assert reloaded.wait(PATIENCE_SECONDS)
 
 
 @pytest.mark.slow
-def test_a_process_that_waits_for_its_broker_reloads_and_stays(tmp_path):
+def test_a_process_that_waits_for_its_broker_reloads_and_keeps_waiting(tmp_path):
     file = tmp_path / "settings.toml"
     file.write_text('log_level = "info"\n')
     arguments = ["run", "--source=kafka://127.0.0.1:1", f"--config={file}", "--set=log_format=json"]

@@ -26,7 +26,7 @@ def replay(logs, tmp_path, capsys):
     return run
 
 
-def test_one_line_says_what_was_read_and_found_and_where_it_is(replay, tmp_path):
+def test_one_line_reports_input_findings_and_output_directory(replay, tmp_path):
     code, out, err = replay()
     assert (code, err) == (0, "")
     assert out == (
@@ -35,7 +35,7 @@ def test_one_line_says_what_was_read_and_found_and_where_it_is(replay, tmp_path)
     )
 
 
-def test_a_range_with_nothing_in_it_is_warned_of(replay):
+def test_an_empty_range_is_warned_of(replay):
     code, out, err = replay("--from", "1970-01-02")
     assert code == 0
     assert out.startswith("read 0 rankings and 0 judgments; 0 queries settled (0 judged)")
@@ -53,7 +53,7 @@ def test_a_range_that_ends_before_it_begins_is_refused(replay, tmp_path, end):
 # --- for Prometheus ---------------------------------------------------------------------------
 
 
-def test_a_file_for_prometheus_is_told_with_its_range(replay, tmp_path):
+def test_a_file_for_prometheus_is_reported_with_its_range(replay, tmp_path):
     file = tmp_path / "new" / "history.om"
     code, out, err = replay("--openmetrics", str(file), "--openmetrics-label", "job=shop")
     assert (code, err) == (0, "")
@@ -78,7 +78,7 @@ def test_an_existing_file_for_prometheus_is_replaced_with_force_only(replay, tmp
     assert file.read_text().endswith("# EOF\n")
 
 
-def test_a_file_for_prometheus_may_lie_among_the_results(replay, tmp_path):
+def test_a_file_for_prometheus_may_be_in_the_result_directory(replay, tmp_path):
     assert replay("--openmetrics", str(tmp_path / "out" / "openmetrics.txt"))[0] == 0
     assert not [path for path in (tmp_path / "out").iterdir() if path.name.startswith(".")]
     assert (tmp_path / "out" / "openmetrics.txt").read_text().endswith("# EOF\n")
@@ -100,7 +100,7 @@ def test_a_file_for_prometheus_may_lie_among_the_results(replay, tmp_path):
          "exceed the series limit of --openmetrics"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_written_for_prometheus_is_refused(
+def test_an_unwritable_file_for_prometheus_is_refused(
     replay, logs, tmp_path, monkeypatch, arguments, why
 ):
     monkeypatch.chdir(tmp_path)
@@ -114,7 +114,7 @@ def test_what_cannot_be_written_for_prometheus_is_refused(
     assert not (tmp_path / "x").exists()
 
 
-def test_samples_have_no_times_for_prometheus(tmp_path, capsys):
+def test_samples_are_refused_with_a_file_for_prometheus(tmp_path, capsys):
     (tmp_path / "samples.ndjson").write_text("")
     arguments = [f"--samples={tmp_path / 'samples.ndjson'}", f"--out={tmp_path / 'out'}"]
     assert main(["replay", *arguments, f"--openmetrics={tmp_path / 'x'}"]) == 2
@@ -133,7 +133,7 @@ def test_a_file_that_reaches_into_the_future_is_warned_of(tmp_path, capsys):
     assert "reaches into the future" in err
 
 
-def test_a_failed_replay_leaves_nothing_for_prometheus(tmp_path, capsys):
+def test_a_failed_replay_leaves_no_file_for_prometheus(tmp_path, capsys):
     put(tmp_path / "logs", "rankings.ndjson.gz", [b"no archive"])
     file = tmp_path / "new" / "x"
     arguments = [f"--source=file://{tmp_path / 'logs'}", f"--out={tmp_path / 'out'}"]
@@ -144,7 +144,7 @@ def test_a_failed_replay_leaves_nothing_for_prometheus(tmp_path, capsys):
 # --- learning ---------------------------------------------------------------------------------
 
 
-def test_with_learning_the_weights_that_would_have_been_tried_are_written(tmp_path, capsys):
+def test_with_learning_the_weights_of_challengers_are_written(tmp_path, capsys):
     ids, moments = ["a", "b"], range(0, 240_000, 1_000)
     rankings = [
         ranking(f"t-{ms}", ms, ids, features=[[0.0, 1.0], [1.0, ms % 7 + ms / 1e9]], model="m")
@@ -161,14 +161,20 @@ def test_with_learning_the_weights_that_would_have_been_tried_are_written(tmp_pa
         "--set=scale=none",
     ]  # fmt: skip
     assert main(arguments) == 0, capsys.readouterr().err
-    said = [json.loads(line) for line in (tmp_path / "out/weights.ndjson").read_text().splitlines()]
-    assert (said[0]["status"], said[0]["version"], said[0]["model"]) == ("challenger", 1, "m")
-    assert said[1]["status"] == "promoted"
-    assert said[1]["settings"]["gate"]["tolerances"] == {"top1": 0.01}
-    assert said[1]["settings"]["source_weights"] == {"human": 1.0}
+    records = [
+        json.loads(line) for line in (tmp_path / "out/weights.ndjson").read_text().splitlines()
+    ]
+    assert (records[0]["status"], records[0]["version"], records[0]["model"]) == (
+        "challenger",
+        1,
+        "m",
+    )
+    assert records[1]["status"] == "promoted"
+    assert records[1]["settings"]["gate"]["tolerances"] == {"top1": 0.01}
+    assert records[1]["settings"]["source_weights"] == {"human": 1.0}
 
 
-def test_a_gate_on_a_measure_that_is_not_taken_is_refused(replay):
+def test_a_gate_on_a_measure_that_is_not_computed_is_refused(replay):
     code, _, err = replay("--set=learning=propose", "--set=gate_measure=map@3")
     assert code == 2
     assert "gate_measure names 'map@3', which is not in measures" in err

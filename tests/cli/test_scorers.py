@@ -117,7 +117,7 @@ def test_many_rankings_are_scored_by_one_call(replay):
     assert calls == [30] * 4
 
 
-def test_nothing_else_changes_also_if_a_function_changes_its_argument(replay):
+def test_nothing_else_changes_even_if_a_function_modifies_its_argument(replay):
     expected = running.rows(replay()[2], "evaluations.ndjson")
     code, _, files = replay("bad=M:spoils", "mine=M:second")
     assert code == 0
@@ -128,7 +128,7 @@ def test_nothing_else_changes_also_if_a_function_changes_its_argument(replay):
         assert row == other
 
 
-def test_scores_that_are_not_finite_leave_the_ranker_out(replay):
+def test_a_ranker_with_non_finite_scores_is_left_out(replay):
     code, err, files = replay("odd=M:odd")
     n_left = sum(any(one[0] > 0.9 for one in json.loads(r)["features"]) for r in replay.rankings)
     assert code == 0
@@ -138,7 +138,7 @@ def test_scores_that_are_not_finite_leave_the_ranker_out(replay):
 
 
 @pytest.mark.parametrize(
-    ("scorer", "code", "said"),
+    ("scorer", "code", "message"),
     [
         ("mine", 2, "is not NAME=MODULE:FUNCTION"),
         ("mine=M", 2, "is not NAME=MODULE:FUNCTION"),
@@ -152,13 +152,13 @@ def test_scores_that_are_not_finite_leave_the_ranker_out(replay):
         ("mine=M:broken", 3, "the scorer mine raised ZeroDivisionError: by zero"),
     ],
 )
-def test_a_function_that_cannot_be_used_is_refused_and_leaves_nothing(replay, scorer, code, said):
+def test_an_unusable_function_is_refused_without_output_files(replay, scorer, code, message):
     found, err, files = replay(scorer)
     assert (found, err.count("\n"), files) == (code, 1, {})
-    assert said in err
+    assert message in err
 
 
-def test_a_name_is_given_once_and_not_that_of_a_scorer_in_a_message(replay):
+def test_a_name_must_be_unique_and_not_that_of_a_scorer_in_a_message(replay):
     code, err, _ = replay("mine=M:second", "mine=M:second")
     assert (code, "the name must be a new one" in err) == (2, True)
     own = [running.ranking("t0", features=[[1, 2], [3, 4]], scorers={"mine": [1, 2]})]

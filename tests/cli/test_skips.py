@@ -12,20 +12,20 @@ from tests.replay.running import judgment, put, ranking
 SETTINGS = Settings(topic_prefix="shop-")
 
 
-def asked(*skip):
+def arguments_with(*skip):
     return SimpleNamespace(skip=list(skip))
 
 
-def test_offsets_are_named_one_by_one_or_as_a_range_and_merged():
+def test_offsets_are_given_singly_or_as_a_range_and_merged():
     found = skips_of(
-        asked("shop-rankings-0:5", "shop-rankings-0:6-9", "shop-judgments-12:0"), SETTINGS
+        arguments_with("shop-rankings-0:5", "shop-rankings-0:6-9", "shop-judgments-12:0"), SETTINGS
     )
     assert found == {("rankings", 0): [(5, 9)], ("judgments", 12): [(0, 0)]}
-    assert skips_of(asked(), SETTINGS) == {}
+    assert skips_of(arguments_with(), SETTINGS) == {}
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "reason"),
     [
         ("", "is not TOPIC-PARTITION:OFFSET"),
         ("shop-rankings:5", "is not TOPIC-PARTITION:OFFSET"),
@@ -42,12 +42,12 @@ def test_offsets_are_named_one_by_one_or_as_a_range_and_merged():
         ("shop-settled-0:5", "does not name an input"),
     ],
 )
-def test_what_names_no_offsets_of_an_input_is_refused(text, why):
-    with pytest.raises(UsageError, match=why):
-        skips_of(asked(text), SETTINGS)
+def test_invalid_offsets_of_an_input_are_refused(text, reason):
+    with pytest.raises(UsageError, match=reason):
+        skips_of(arguments_with(text), SETTINGS)
 
 
-def test_a_replay_refuses_offsets_of_a_partition_that_is_not_there(tmp_path, capsys):
+def test_a_replay_refuses_offsets_of_a_missing_partition(tmp_path, capsys):
     put(tmp_path / "logs", "rankings.ndjson", [ranking("t", 1_000)])
     put(tmp_path / "logs", "judgments.ndjson", [judgment("t", 1_500)])
     out = tmp_path / "out"

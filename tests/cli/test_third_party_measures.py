@@ -59,7 +59,7 @@ def replay(logs, capsys):
 
 
 @pytest.fixture
-def beside(installed, monkeypatch):
+def importable(installed, monkeypatch):
     """The package can be found, in this process."""
     monkeypatch.syspath_prepend(installed)
     yield
@@ -72,7 +72,7 @@ def document(folder, name):
 
 
 @pytest.mark.slow
-def test_it_is_measured_summed_and_written_as_any_other(installed, logs):
+def test_a_third_party_measure_is_computed_and_written_as_any_other(installed, logs):
     measures = f"mrr,last_relevant,last_relevant@1,{HALF}"
     done = subprocess.run(
         [sys.executable, "-m", "evaluator", *arguments(logs, measures)],
@@ -100,24 +100,24 @@ def test_it_is_measured_summed_and_written_as_any_other(installed, logs):
     )
 
 
-def test_without_the_package_its_names_are_unknown(replay):
-    code, said, _ = replay("last_relevant")
+def test_without_the_package_its_measures_are_unknown(replay):
+    code, message, _ = replay("last_relevant")
     assert code == 2
-    assert "'last_relevant' is not a measure" in said
+    assert "'last_relevant' is not a measure" in message
 
 
 @pytest.mark.slow
-def test_a_refusal_names_what_is_installed_too(replay, beside):
-    code, said, _ = replay("nothing")
+def test_an_unknown_measure_error_lists_installed_measures(replay, importable):
+    code, message, _ = replay("nothing")
     assert code == 2
-    assert ", last_relevant, last_relevant@k" in said
-    assert "share[s]" in said
+    assert ", last_relevant, last_relevant@k" in message
+    assert "share[s]" in message
 
 
 @pytest.mark.slow(alone=False)
-def test_names_from_here_cannot_be_taken(replay, beside):
-    code, said, out = replay("ndcg")
-    assert (code, said) == (0, "")
+def test_built_in_measures_cannot_be_overridden(replay, importable):
+    code, message, out = replay("ndcg")
+    assert (code, message) == (0, "")
     assert document(out, "manifest.json")["settings"]["third_party_measures"] == {}
 
 
@@ -133,13 +133,13 @@ def test_names_from_here_cannot_be_taken(replay, beside):
         ("err@5", ("ties=average",), "not defined for err@5"),
     ],
 )
-def test_what_cannot_be_used_is_refused_in_one_line(replay, beside, measures, settings, words):
-    code, said, out = replay(measures, *settings)
+def test_an_unusable_measure_is_refused_in_one_line(replay, importable, measures, settings, words):
+    code, message, out = replay(measures, *settings)
     assert code == 2
-    assert words in said
-    assert said.count("\n") == 1
+    assert words in message
+    assert message.count("\n") == 1
     assert not (out / "totals.json").exists()
 
 
-def test_one_that_averages_ties_can_be_asked_for_with_them(replay, beside):
+def test_a_measure_that_averages_ties_can_be_used_with_ties_average(replay, importable):
     assert replay(HALF, "ties=average")[:2] == (0, "")

@@ -27,7 +27,7 @@ NOW = {"rankings": "r", "judgments": "j"}
 
 
 def records(*ids, settings=SETTINGS):
-    """The checkpoint of each task, made of topics with these ids; of each a ranking was read."""
+    """The checkpoint of each task for topics with these ids; each has read one ranking."""
     made = {}
     for task, of_task in enumerate(ids):
         engine = new_engine(settings, measure_set(settings), task)
@@ -47,23 +47,23 @@ def test_checkpoints_of_other_topics_are_left_out_and_named():
     assert found["positions"].keys() == {f"{log}-{task}" for log in LOGS for task in (0, 3)}
 
 
-def test_checkpoints_without_ids_count_as_ever():
+def test_checkpoints_without_ids_are_counted():
     found = totals_of(records((None, None), "rj"), SETTINGS, topic_ids=NOW)
     assert found["tasks"] == [0, 1]
 
 
-def test_who_may_not_see_the_topics_gets_totals_of_one_kind_or_none():
+def test_without_the_right_to_describe_topics_totals_need_one_set_of_ids():
     assert totals_of(records("rj", "rj"), SETTINGS, topic_ids={})["tasks"] == [0, 1]
     with pytest.raises(SourceUnusable, match=r"several topics .* Grant Describe on the inputs"):
         totals_of(records("rj", "xj"), SETTINGS, topic_ids={})
 
 
-def test_only_checkpoints_of_other_topics_are_none():
+def test_totals_of_only_checkpoints_of_other_topics_are_an_error():
     with pytest.raises(SourceUnusable, match="1 of topics that were recreated since"):
         totals_of(records("xj"), SETTINGS, topic_ids=NOW)
 
 
-def test_the_page_on_upgrading_has_the_errors_that_totals_ends_with_before_an_update():
+def test_the_page_on_upgrading_has_the_errors_of_totals_before_an_update():
     page = (ROOT / "docs" / "upgrading.md").read_text("utf-8")
     [of_task] = records("rj").values()
     [(key, value)] = of_task.items()
@@ -89,7 +89,7 @@ def saved(path, ids, topic_ids, settings=SETTINGS, added=()):
     return path
 
 
-def test_totals_of_other_topics_are_added_whatever_the_grouping(tmp_path):
+def test_totals_of_other_topics_add_up_for_any_grouping(tmp_path):
     old = saved(tmp_path / "old", ["rj", "rj"], NOW, SEGMENTED)
     new = saved(tmp_path / "new", [("r2", "j2")] * 4, LATER, SEGMENTED)
     both = saved(tmp_path / "both", [("r2", "j2")] * 4, LATER, SEGMENTED, [old])
@@ -133,7 +133,7 @@ def totals_by_level(numbers, topic_ids, added=()):
     return totals_of(of_task, SEGMENTED, topic_ids=topic_ids, added=added)
 
 
-def test_totals_of_levels_are_those_of_one_run_whatever_the_grouping(tmp_path, monkeypatch):
+def test_totals_of_levels_equal_those_of_one_run_for_any_grouping(tmp_path, monkeypatch):
     monkeypatch.setattr(wiring, "SegmentRules", partial(SegmentRules, max_levels=4))
     first, second, third = ([*range(*of)] * 2 for of in ((0, 30), (20, 50), (10, 40)))
     one = totals_by_level([*first, *second, *third], NOW)
@@ -172,7 +172,7 @@ def test_totals_of_the_same_topics_or_of_another_meaning_are_not_added(tmp_path)
         ("{", "["),
     ],
 )
-def test_a_file_of_something_else_is_not_added(tmp_path, text, by):
+def test_a_file_of_another_kind_is_not_added(tmp_path, text, by):
     old = saved(tmp_path / "old", ["rj"], NOW)
     assert text in old.read_text()
     old.write_text(old.read_text().replace(text, by, 1))

@@ -33,7 +33,7 @@ def run(tmp_path, capsys):
     return ran
 
 
-def test_declared_transforms_do_what_a_sender_would_do(run, tmp_path):
+def test_declared_transforms_equal_transforms_of_the_sender(run, tmp_path):
     rows = flat(seeded_groups(220))
     out, sent = tmp_path / "declared.json", tmp_path / "sent.json"
     tables = [
@@ -58,7 +58,7 @@ def test_declared_transforms_do_what_a_sender_would_do(run, tmp_path):
 
 
 @pytest.mark.slow(alone=False)
-def test_names_and_weights_that_do_not_fit_are_refused(run, tmp_path):
+def test_mismatched_names_and_weights_are_refused(run, tmp_path):
     rows, out = flat(seeded_groups(60)), tmp_path / "weights.json"
     wrong = run("fit", rows, f"--out={out}", "--set=feature_transforms=price=log1p")
     assert wrong[0] == 2

@@ -28,7 +28,7 @@ def root(tmp_path_factory):
     return root
 
 
-def test_files_of_the_manifest_are_intact(root, capsys):
+def test_unchanged_files_of_the_manifest_are_intact(root, capsys):
     assert verify(root / "1") == 0
     chain = json.loads((root / "1" / "manifest.json").read_text())["chain"]
     assert f"has the files of its manifest; chain {chain}" in capsys.readouterr().out
@@ -78,7 +78,7 @@ def test_a_table_cannot_replace_the_hash_of_a_file(root, tmp_path, capsys):
         ("--set", "learning=propose", "--set", "alarm_tolerance=0.02"),
     ],
 )
-def test_the_settings_and_ranges_of_the_manifest_are_computed_again(root, tmp_path, capsys, more):
+def test_settings_and_ranges_of_the_manifest_are_recomputed(root, tmp_path, capsys, more):
     replay(root / "logs", tmp_path / "out", *more)
     before = sorted(path.name for path in tmp_path.iterdir())
     assert verify(tmp_path / "out", "--source", f"file://{root / 'logs'}", "--processes", "1") == 0
@@ -88,7 +88,7 @@ def test_the_settings_and_ranges_of_the_manifest_are_computed_again(root, tmp_pa
 
 
 @pytest.mark.slow
-def test_what_another_input_changes_is_named(root, tmp_path, capsys):
+def test_files_that_another_input_changes_are_named(root, tmp_path, capsys):
     shutil.copytree(root / "logs", tmp_path / "logs")
     path = tmp_path / "logs" / "rankings-1.ndjson"
     lines = path.read_bytes().splitlines()
@@ -104,7 +104,7 @@ def test_what_another_input_changes_is_named(root, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_what_cannot_be_computed_again_is_refused(root, tmp_path, capsys):
+def test_results_that_cannot_be_recomputed_are_refused(root, tmp_path, capsys):
     source = ("--source", f"file://{root / 'logs'}")
     other = altered(root, tmp_path / "meaning", meaning="0" * 16)
     assert verify(other, *source) == 2

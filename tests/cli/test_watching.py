@@ -15,7 +15,7 @@ from tests.core.alarms.settled import settled_world
 from tests.core.alarms.worlds import FIRST, feed
 
 
-def test_an_objective_under_two_spellings_is_one_series():
+def test_an_objective_with_two_spellings_is_one_series():
     made = Settings(
         measures=("top1", "hit@1"),
         alarm_measures=("top1", "hit@1"),

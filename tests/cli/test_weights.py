@@ -56,7 +56,7 @@ def topics(monkeypatch):
 
 
 def fencing(monkeypatch, topics, n_fenced):
-    """A leader that publishes so often between the fence and the state."""
+    """A leader that publishes this many times between the fence and the state."""
     left = iter([True] * n_fenced)
 
     @contextlib.asynccontextmanager
@@ -73,7 +73,7 @@ def fencing(monkeypatch, topics, n_fenced):
     monkeypatch.setattr(weights, "leader_fenced", leader_fenced)
 
 
-def test_forget_fences_again_if_the_leader_was_faster(monkeypatch, topics, capsys):
+def test_forget_fences_again_if_the_leader_published_meanwhile(monkeypatch, topics, capsys):
     topics["weights"].append(commanded(3))
     topics["weights-log"].append(OutputRecord(b"k", b"a record"))
     fencing(monkeypatch, topics, 4)
@@ -83,7 +83,9 @@ def test_forget_fences_again_if_the_leader_was_faster(monkeypatch, topics, capsy
     assert (model["epoch"], model["version"], model["last_command"]) == (2, 7, 3)
 
 
-def test_forget_ends_with_what_to_do_if_the_leader_always_is(monkeypatch, topics, capsys):
+def test_forget_gives_up_with_the_remedy_if_the_leader_keeps_publishing(
+    monkeypatch, topics, capsys
+):
     fencing(monkeypatch, topics, weights._MOST_ATTEMPTS)
     assert main(["weights", "forget", WHERE, *GROUP]) == 3
     assert "repeat the command" in capsys.readouterr().err

@@ -24,7 +24,7 @@ from evaluator.wire.weights.leader_state import (
     read_state,
 )
 from tests.adapters.synthetic import FixedViews, learned
-from tests.adapters.test_http import asked
+from tests.adapters.test_http import run_with_client
 from tests.core.learned import MATURITY_MS, N_TASKS, NAMES, parts, rules, settled_query, world
 from tests.faulty_broker import FaultyBroker
 from tests.leader.leadership import FINGERPRINT, Desk, settled_value
@@ -443,7 +443,9 @@ async def test_what_is_learned_after_forgetting_is_never_taken_for_what_was_live
         assert (answer.status, await answer.read()) == (200, after)
         assert answer.headers["ETag"] == f'"{live[1]}"'
 
-    await asyncio.to_thread(asked, FixedViews(live={"m": after}, learned=learned()), question)
+    await asyncio.to_thread(
+        run_with_client, FixedViews(live={"m": after}, learned=learned()), question
+    )
 
 
 def test_after_forgetting_the_models_that_were_spoken_of_last_go_on():
