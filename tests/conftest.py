@@ -97,7 +97,7 @@ def pytest_xdist_make_scheduler(config, log):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport():
-    """Makes printed and logged text of a test fit to be sent to another process."""
+    """Makes printed and logged text of a test safe to send to another process."""
     report = yield
     report.sections = [
         (name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections

@@ -7,7 +7,7 @@ import pytest
 from evaluator.waiting import is_set_within
 
 
-async def test_an_event_that_is_set_ends_the_wait():
+async def test_setting_the_event_ends_the_wait():
     event = asyncio.Event()
     waiting = asyncio.ensure_future(is_set_within(event, 3_600.0))
     await asyncio.sleep(0)
@@ -22,7 +22,7 @@ async def test_a_timeout_ends_the_wait(seconds):
 
 
 @pytest.mark.parametrize("turns", range(4))
-async def test_a_cancellation_that_comes_as_the_event_is_set_is_not_lost(turns):
+async def test_a_cancellation_at_the_time_the_event_is_set_is_not_lost(turns):
     event = asyncio.Event()
     waiting = asyncio.ensure_future(is_set_within(event, 3_600.0))
     await asyncio.sleep(0)

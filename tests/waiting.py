@@ -24,13 +24,13 @@ def until(
     *,
     seconds: float = PATIENCE_SECONDS,
     every: float = 0.02,
-    told: Callable[[], object] = lambda: "",
+    details: Callable[[], object] = lambda: "",
 ) -> T:
-    """The result of *look* once it is true; fails after *seconds* with the text of *told*."""
+    """The result of *look* once it is true; fails after *seconds* with the text of *details*."""
     deadline = time.monotonic() + seconds
     while not (found := look()):
         if time.monotonic() > deadline:
-            pytest.fail(f"did not come true in {seconds} s: {told()}")
+            pytest.fail(f"did not come true in {seconds} s: {details()}")
         time.sleep(every)
     return found
 

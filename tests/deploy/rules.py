@@ -105,7 +105,7 @@ def dashboard_of(alert: str, labels: Mapping[str, str]) -> str:
     )
 
 
-def told(alert: str, at: str, labels: dict[str, str], **annotations: str) -> dict:
+def expected_alert(alert: str, at: str, labels: dict[str, str], **annotations: str) -> dict:
     """The expectation of `promtool test rules` for one alert, with its annotations."""
     rule = rules_of("alert")[alert]
     expected = {
@@ -120,7 +120,7 @@ def told(alert: str, at: str, labels: dict[str, str], **annotations: str) -> dic
 
 
 def together(*expected: dict) -> dict:
-    """The expectations of `told` for several alerts of one name at one time."""
+    """The expectations of `expected_alert` for several alerts of one name at one time."""
     return expected[0] | {"exp_alerts": [alert for one in expected for alert in one["exp_alerts"]]}
 
 
@@ -225,7 +225,7 @@ class World:
             if path.startswith(start) and all(text in path for text in wanted):
                 del self.series[path]
 
-    def begin_anew(self, job: str, at: int, **labels: str) -> None:
+    def restart_counters(self, job: str, at: int, **labels: str) -> None:
         """Restarts every counter of the job from zero before sample *at*.
 
         Those that have these labels, if any are given.
@@ -335,7 +335,7 @@ class World:
         """
         ever = {alert for alerts in firing.values() for alert in alerts}
         end = f"{self.n * self.step_minutes}m"
-        asked = [(FIRING, at, alerts) for at, alerts in firing.items()] + [(EVER, end, ever)]
+        expectations = [(FIRING, at, alerts) for at, alerts in firing.items()] + [(EVER, end, ever)]
         expected = [
             {
                 "expr": expr,
@@ -346,7 +346,7 @@ class World:
                     for alert, job in sorted(alerts)
                 ],
             }
-            for expr, at, alerts in asked
+            for expr, at, alerts in expectations
         ]  # fmt: skip
         series = [
             {"series": path, "values": " ".join(_text(value) for value in values)}

@@ -43,12 +43,12 @@ class Receiver:
 
     def __init__(self) -> None:
         self.alerts: list[dict] = []
-        told = self.alerts
+        received = self.alerts
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                told.extend(json.loads(body)["alerts"])
+                received.extend(json.loads(body)["alerts"])
                 self.send_response(200)
                 self.end_headers()
 
@@ -114,14 +114,14 @@ class Recording:
     def _response(self) -> tuple[str, bytes] | None:
         """A response; None if it fails, as a scrape may, while the machine is busy."""
         try:
-            with urlopen(self._source, timeout=PATIENCE_SECONDS) as answer:
-                return answer.headers["Content-Type"], answer.read()
+            with urlopen(self._source, timeout=PATIENCE_SECONDS) as response:
+                return response.headers["Content-Type"], response.read()
         except (URLError, ConnectionError):
             return None
 
     @property
     def is_served(self) -> bool:
-        """Whether the last response is the next one."""
+        """Whether only the last response is left to serve."""
         return len(self._responses) == 1
 
     def stop(self) -> None:
@@ -148,21 +148,21 @@ def alertmanager(folder: Path, receiver: Receiver) -> Iterator[str]:
         *(ALERTMANAGER, f"--config.file={config}", f"--storage.path={folder / 'alerts'}"),
         *(f"--web.listen-address={address}", "--cluster.listen-address=", "--log.level=warn"),
     ]
-    said = folder / "alertmanager.log"
-    with said.open("wb") as log:
+    log_path = folder / "alertmanager.log"
+    with log_path.open("wb") as log:
         running = subprocess.Popen(command, stdout=log, stderr=log)
     try:
-        until(lambda: answers(address), every=0.2, told=said.read_text)
+        until(lambda: is_ready(address), every=0.2, details=log_path.read_text)
         yield address
     finally:
         ended(running)
 
 
-def answers(address: str) -> bool:
+def is_ready(address: str) -> bool:
     """Whether a Prometheus or an Alertmanager is ready."""
     try:
-        with urlopen(f"http://{address}/-/ready", timeout=2) as answer:
-            return answer.status == 200
+        with urlopen(f"http://{address}/-/ready", timeout=2) as response:
+            return response.status == 200
     except (URLError, ConnectionError, TimeoutError):
         return False
 
@@ -206,7 +206,7 @@ class Prometheus:
         ]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
-        until(lambda: answers(self._address), every=0.2, told=self.log)
+        until(lambda: is_ready(self._address), every=0.2, details=self.log)
 
     def stop(self) -> None:
         """Ends it; safe to call twice."""
@@ -222,11 +222,11 @@ class Prometheus:
         """The data of an answer of the API; fails with the message of an error of PromQL."""
         address = f"http://{self._address}/api/v1/{path}?{urlencode(parameters)}"
         try:
-            with urlopen(address, timeout=PATIENCE_SECONDS) as answer:
-                return json.load(answer)["data"]
+            with urlopen(address, timeout=PATIENCE_SECONDS) as response:
+                return json.load(response)["data"]
         except URLError as error:
-            said = error.read().decode() if hasattr(error, "read") else error
-            raise AssertionError(f"{parameters}: {said}") from error
+            message = error.read().decode() if hasattr(error, "read") else error
+            raise AssertionError(f"{parameters}: {message}") from error
 
     def query(self, expr: str) -> list[dict]:
         """The current vector of an expression."""

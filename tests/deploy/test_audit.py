@@ -12,7 +12,7 @@ from tests.tidy.test_project import pins
 from tests.tidy.tree import ROOT
 
 SOUND = {"name": "sound", "version": "1", "vulns": []}
-WEAK = {"name": "weak", "version": "2", "vulns": [{"id": "CVE-1", "fix_versions": ["3"]}]}
+VULNERABLE = {"name": "weak", "version": "2", "vulns": [{"id": "CVE-1", "fix_versions": ["3"]}]}
 UNKNOWN = {"name": "unknown", "skip_reason": "Dependency not found"}
 
 
@@ -20,20 +20,20 @@ UNKNOWN = {"name": "unknown", "skip_reason": "Dependency not found"}
     ("packages", "code", "words"),
     [
         ([SOUND], 0, "1 packages looked up, 0 with vulnerabilities"),
-        ([SOUND, WEAK], 1, "weak 2: CVE-1, fixed in 3"),
+        ([SOUND, VULNERABLE], 1, "weak 2: CVE-1, fixed in 3"),
         ([SOUND, UNKNOWN], 2, "1 of 2 packages could not be looked up"),
-        ([WEAK, UNKNOWN], 1, "could not be looked up"),
+        ([VULNERABLE, UNKNOWN], 1, "could not be looked up"),
         ([], 2, "could not be looked up"),
     ],
 )
-def test_a_package_nobody_knows_of_does_not_pass_as_sound(packages, code, words):
+def test_an_unknown_package_is_not_reported_as_sound(packages, code, words):
     text, found = verdict({"dependencies": packages})
     assert found == code
     assert words in text
 
 
 @pytest.mark.slow
-def test_the_bill_of_materials_has_every_pinned_package_with_its_hashes(tmp_path):
+def test_the_sbom_has_every_pinned_package_with_its_hashes(tmp_path):
     makefile = (ROOT / "Makefile").read_text("utf-8").replace("\\\n\t\t", "")
     line = next(line for line in makefile.splitlines() if "cyclonedx-py" in line)
     file = tmp_path / "sbom.json"

@@ -28,7 +28,7 @@ DROP_MS = START_MS + 7 * 86_400_000
 N_MINUTES = 5 * 60
 """An hour more than the page replays: it has to be left out."""
 
-LOOK = "2025-10-27T03:30:00Z"
+QUERY_TIME = "2025-10-27T03:30:00Z"
 """Two and a half hours after the first query of the drop has settled."""
 
 EMPTY = {
@@ -44,7 +44,7 @@ EMPTY = {
 }
 """Panels of the quality board that the page calls empty for lack of messages or of a process."""
 ALIKE = {"Alerts firing"}
-"""Panels that have something to show of any Prometheus."""
+"""Panels that have data on any Prometheus."""
 
 
 def world() -> tuple[list[bytes], list[bytes]]:
@@ -76,7 +76,7 @@ def commands(page: str) -> str:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """The folder in which the commands of the page ran; `said` is their output."""
+    """The folder in which the commands of the page ran; `output` is their output."""
     folder = tmp_path_factory.mktemp("backfill")
     for name, lines in zip(("rankings", "judgments"), world(), strict=True):
         put(folder / "logs", f"{name}.ndjson", lines)
@@ -97,7 +97,7 @@ def folder(tmp_path_factory) -> Path:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    (folder / "said").write_text(done.stdout)
+    (folder / "output").write_text(done.stdout)
     return folder
 
 
@@ -112,14 +112,14 @@ def prometheus(folder) -> Iterator[Prometheus]:
         server.stop()
 
 
-def asked(server: Prometheus, expr: str, moment: str = LOOK) -> list[dict]:
+def query_at(server: Prometheus, expr: str, moment: str = QUERY_TIME) -> list[dict]:
     data = server.ask("query", query=expr, time=moment)
     assert isinstance(data, dict)
     return data["result"]
 
 
-def value(server: Prometheus, expr: str, moment: str = LOOK) -> float:
-    (series,) = asked(server, expr, moment)
+def value(server: Prometheus, expr: str, moment: str = QUERY_TIME) -> float:
+    (series,) = query_at(server, expr, moment)
     return float(series["value"][1])
 
 
@@ -134,8 +134,8 @@ def board(name: str) -> list[dict]:
 
 
 def test_the_commands_show_the_drop_before_anything_is_loaded(folder):
-    said = (folder / "said").read_text()
-    means = dict(re.findall(r'\{variant="(\w+)"\} => ([\d.]+) @', said))
+    output = (folder / "output").read_text()
+    means = dict(re.findall(r'\{variant="(\w+)"\} => ([\d.]+) @', output))
     assert float(means["prod"]) == pytest.approx(1 / 3, abs=1e-3)
     assert float(means["canary"]) == pytest.approx(2 / 3, abs=1e-3)
 
@@ -147,9 +147,9 @@ def test_a_dashboard_shows_the_drop_before_and_after(prometheus):
 
 
 def test_prometheus_has_every_sample_and_ends_with_the_totals(folder, prometheus):
-    everything = asked(prometheus, '{__name__=~"evaluator_.+"}[8d]', "2025-10-27T04:00:00Z")
+    everything = query_at(prometheus, '{__name__=~"evaluator_.+"}[8d]', "2025-10-27T04:00:00Z")
     n_samples = int(
-        re.search(r"([\d,]+) samples", (folder / "said").read_text())[1].replace(",", "")
+        re.search(r"([\d,]+) samples", (folder / "output").read_text())[1].replace(",", "")
     )
     assert sum(len(series["values"]) for series in everything) == n_samples
     totals = json.loads((folder / "october" / "totals.json").read_text())["totals"]
@@ -163,14 +163,14 @@ def test_prometheus_has_every_sample_and_ends_with_the_totals(folder, prometheus
 
 def test_every_series_names_its_run_and_the_job(folder, prometheus):
     chain = json.loads((folder / "october" / "manifest.json").read_text())["chain"]
-    series = asked(prometheus, '{__name__=~"evaluator_.+"}')
+    series = query_at(prometheus, '{__name__=~"evaluator_.+"}')
     assert {(one["metric"]["run"], one["metric"]["job"]) for one in series} == {
         (chain[:12], "evaluator")
     }
 
 
 @pytest.mark.parametrize("panel", board("quality"), ids=lambda panel: panel["title"])
-def test_a_panel_is_as_empty_as_the_page_says(prometheus, panel):
+def test_exactly_the_panels_named_on_the_page_are_empty(prometheus, panel):
     if panel["title"] in ALIKE or "targets" not in panel:
         return
     for target in panel["targets"]:
@@ -180,18 +180,18 @@ def test_a_panel_is_as_empty_as_the_page_says(prometheus, panel):
         )
         compares = "quality_change" in expr  # its other half is not recorded here
         shown = panel["title"] not in EMPTY and not compares
-        assert bool(asked(prometheus, expr)) == (shown or bool(is_limit)), expr
+        assert bool(query_at(prometheus, expr)) == (shown or bool(is_limit)), expr
     if panel["title"] in EMPTY:
         assert f"*{panel['title']}*" in PAGE.read_text("utf-8")
 
 
-def test_promtool_drops_what_is_not_sorted_without_a_word(tmp_path):
+def test_promtool_drops_unsorted_samples_silently(tmp_path):
     times = (1_760_918_400, 1_760_918_520, 1_760_918_460, 1_760_918_580)
     lines = [f"some_total 1 {time}" for time in times]
     file = tmp_path / "some.om"
     file.write_text("\n".join(["# TYPE some counter", *lines, "# EOF\n"]))
-    code, said = promtool("tsdb", "create-blocks-from", "openmetrics", file, tmp_path / "blocks")
-    (numbers,) = re.findall(r"0\.001s +(\d+) ", said)
+    code, output = promtool("tsdb", "create-blocks-from", "openmetrics", file, tmp_path / "blocks")
+    (numbers,) = re.findall(r"0\.001s +(\d+) ", output)
     assert (code, int(numbers)) == (0, 3)
     with pytest.raises(ExpositionError, match="back in time"):
         list(Checked().lines(file.read_bytes().splitlines()))
@@ -201,4 +201,4 @@ def test_the_job_can_be_chosen(prometheus):
     names = json.loads((FOLDER / "quality.json").read_text("utf-8"))["templating"]["list"]
     (query,) = (one["query"] for one in names if one["name"] == "job")
     (selector,) = re.fullmatch(r"label_values\((.+), job\)", query).groups()
-    assert {one["metric"]["job"] for one in asked(prometheus, selector)} == {"evaluator"}
+    assert {one["metric"]["job"] for one in query_at(prometheus, selector)} == {"evaluator"}

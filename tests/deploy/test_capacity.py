@@ -29,13 +29,13 @@ def test_the_page_has_the_formula_of_the_benchmark():
     assert formula in PAGE
 
 
-def test_a_candidate_costs_what_the_columns_are_wide():
-    held = OpenQueries(n_measures=1)
-    assert held._candidates["code"].itemsize == memory.CODE_BYTES
-    assert held._ranks["rank"].itemsize == memory.RANK_BYTES
+def test_bytes_per_candidate_are_the_widths_of_its_columns():
+    open_queries = OpenQueries(n_measures=1)
+    assert open_queries._candidates["code"].itemsize == memory.CODE_BYTES
+    assert open_queries._ranks["rank"].itemsize == memory.RANK_BYTES
 
 
-def test_the_table_of_measurements_has_the_formula_beside_them():
+def test_the_table_of_measurements_also_has_the_formula():
     rows = table_below(PAGE, "## Memory")  # the parts of the formula come first
     assert rows[0][0] == str(memory.QUERY_BYTES)
     table = PAGE.split("| candidates | rankers | judged | bytes | formula |\n")[1].split("\n\n")[0]
@@ -43,9 +43,9 @@ def test_the_table_of_measurements_has_the_formula_beside_them():
     found = [(int(c), int(r), judged == "yes") for c, r, judged, _, _ in cases]
     assert found == memory.CASES
     for case, (_, _, _, measured, formula) in zip(memory.CASES, cases, strict=True):
-        said = float(formula.replace(",", ""))
-        assert said == pytest.approx(memory.formula(*case), abs=0.51)
-        assert said / 1.5 < float(measured.replace(",", "")) <= said
+        stated = float(formula.replace(",", ""))
+        assert stated == pytest.approx(memory.formula(*case), abs=0.51)
+        assert stated / 1.5 < float(measured.replace(",", "")) <= stated
 
 
 @pytest.mark.slow
@@ -74,9 +74,11 @@ def test_the_examples_follow_from_the_formula():
     table = PAGE.split("| rankings per second and worker | open | memory |\n")[1].split("\n\n")[0]
     rows = [row.strip("|").split("|") for row in table.splitlines()[1:]]
     assert len(rows) == 4
-    for rate, held, gigabytes in map(numbers, ([cell.strip() for cell in row] for row in rows)):
-        assert held == rate * seconds
-        assert gigabytes == pytest.approx((BASE_BYTES + held * per_query) / 1e9, rel=0.03)
+    for rate, open_queries, gigabytes in map(
+        numbers, ([cell.strip() for cell in row] for row in rows)
+    ):
+        assert open_queries == rate * seconds
+        assert gigabytes == pytest.approx((BASE_BYTES + open_queries * per_query) / 1e9, rel=0.03)
 
 
 OVERLAYS = ROOT / "deploy" / "kubernetes" / "overlays"
@@ -110,8 +112,8 @@ def in_bytes(quantity):
 def test_the_memory_of_the_manifests_follows_from_their_settings(manifest):
     settings, tasks = of_manifests()
     assert "memory of a worker   <= 300 MB + T x (300 MB + 1.5 x memory_tier_bytes) + 28 x" in PAGE
-    held = tasks * settings.max_store_bytes / STORED_QUERY_BYTES
-    bound = 300e6 + tasks * (300e6 + 1.5 * settings.memory_tier_bytes) + 28 * held
+    open_queries = tasks * settings.max_store_bytes / STORED_QUERY_BYTES
+    bound = 300e6 + tasks * (300e6 + 1.5 * settings.memory_tier_bytes) + 28 * open_queries
     _, evaluator = pod_of(manifest)
     resources = evaluator["resources"]
     assert resources["requests"]["memory"] == resources["limits"]["memory"]
@@ -150,9 +152,9 @@ def test_the_page_has_the_limits_and_the_traffic_of_the_manifests():
         assert pod_of(manifest)[1]["resources"]["limits"]["memory"] == f"{memory_gib}Gi"
         assert f"{disk_gib}Gi" in (OVERLAYS / manifest).read_text("utf-8")
     assert int(each) == STORED_QUERY_BYTES
-    held = tasks * settings.max_store_bytes / STORED_QUERY_BYTES
-    assert float(millions) == pytest.approx(held / 1e6, abs=0.05)
-    assert int(rate) == int(held / 86_700)
+    open_queries = tasks * settings.max_store_bytes / STORED_QUERY_BYTES
+    assert float(millions) == pytest.approx(open_queries / 1e6, abs=0.05)
+    assert int(rate) == int(open_queries / 86_700)
     assert f"for {tasks} partitions" in WORDS
 
 
@@ -164,7 +166,7 @@ def measured_speed():
     return int(pairs.replace(",", "")), float(cpu)
 
 
-def test_the_speed_is_that_of_the_benchmark():
+def test_the_page_has_the_measured_speed_of_the_benchmark():
     pairs, cpu = measured_speed()
     assert f"pairs per second x {round(cpu)} us / 0.5" in PAGE
     assert f"{cpu} us on one core" in WORDS
@@ -173,19 +175,19 @@ def test_the_speed_is_that_of_the_benchmark():
     assert 0 <= 0.5e6 / cpu - float(most.replace(",", "")) < 1_000
 
 
-def test_what_the_manifests_ask_for_is_enough_at_low_rates():
+def test_cpu_requests_of_the_manifests_are_enough_at_low_rates():
     table = PAGE.split("| pairs per second | cores | us per pair |\n|---|---|---|\n")[1]
     rows = [line.strip("|").split("|") for line in table.split("\n\n")[0].splitlines()]
     cores = {int(rate.replace(",", "")): float(taken) for rate, taken, _ in rows}
     for (rate, taken), (_, _, each_us) in zip(list(cores.items())[1:], rows[1:], strict=True):
         assert float(each_us.replace(",", "")) == pytest.approx(taken / rate * 1e6, rel=0.01)
-    asked = {pod_of(manifest)[1]["resources"]["requests"]["cpu"] for manifest in MANIFESTS}
+    requested = {pod_of(manifest)[1]["resources"]["requests"]["cpu"] for manifest in MANIFESTS}
     (millicores,) = re.findall(r"So the (\d+)m that", WORDS)
-    assert asked == {f"{millicores}m"}
+    assert requested == {f"{millicores}m"}
     assert max(cores.values()) < int(millicores) / 1000
 
 
-def test_learning_takes_what_was_measured():
+def test_the_page_has_the_measured_cost_of_learning():
     page = (ROOT / "docs" / "benchmarks-parts.md").read_text("utf-8")
     alone, beside, read, learned = (
         float(line.strip("|").split("|")[1])

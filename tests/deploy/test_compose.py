@@ -21,7 +21,7 @@ FOLDER = ROOT / "deploy" / "compose"
 FILE = FOLDER / "compose.yaml"
 COMPOSE = yaml.safe_load(FILE.read_text("utf-8"))
 SERVICES = COMPOSE["services"]
-OURS = ("topics", "evaluator")
+OWN_SERVICES = ("topics", "evaluator")
 
 
 @pytest.mark.slow
@@ -32,7 +32,7 @@ def test_the_file_is_valid():
     assert done.returncode == 0, done.stdout
 
 
-def test_the_services_are_there():
+def test_the_file_has_exactly_the_expected_services():
     assert set(SERVICES) == {
         "kafka",
         "topics",
@@ -49,12 +49,12 @@ def test_every_port_is_on_loopback_only(name):
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_every_image_has_a_version_and_can_be_given(name):
+def test_every_image_has_a_version_and_can_be_overridden(name):
     assert re.fullmatch(r"\$\{[A-Z]+_IMAGE:-[a-z/]+:(?!latest)[\w.]+\}", SERVICES[name]["image"])
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_every_volume_is_declared_and_every_mounted_file_is_there(name):
+def test_every_volume_is_declared_and_every_mounted_file_exists(name):
     for volume in SERVICES[name].get("volumes", []):
         source, _, *options = volume.split(":")
         if not source.startswith("."):
@@ -66,7 +66,7 @@ def test_every_volume_is_declared_and_every_mounted_file_is_there(name):
         assert path.exists(), f"{source} is not there"
 
 
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", OWN_SERVICES)
 def test_the_evaluator_has_no_more_rights_than_it_needs(name):
     service = SERVICES[name]
     assert service["read_only"] is True
@@ -79,19 +79,19 @@ def test_the_evaluator_keeps_its_state_where_the_image_expects_it():
     assert SERVICES["evaluator"]["volumes"] == [f"state:{image.environment['EVALUATOR_STATE_DIR']}"]
 
 
-def test_its_environment_holds_settings_that_are_accepted():
+def test_settings_in_its_environment_are_accepted():
     settings = load_settings(environment=SERVICES["evaluator"]["environment"])
     assert settings.http_host == "0.0.0.0"
 
 
-def test_the_topics_are_made_before_the_worker_starts():
+def test_topics_are_created_before_the_worker_starts():
     assert SERVICES["topics"]["depends_on"]["kafka"] == {"condition": "service_healthy"}
     assert SERVICES["evaluator"]["depends_on"]["topics"] == {
         "condition": "service_completed_successfully"
     }
 
 
-def test_prometheus_looks_for_what_is_mounted_and_running():
+def test_prometheus_uses_mounted_files_and_running_services():
     prometheus = yaml.safe_load((FOLDER / "prometheus.yml").read_text("utf-8"))
     (job,) = prometheus["scrape_configs"]
     assert job["static_configs"] == [{"targets": ["evaluator:9464"]}]
@@ -101,7 +101,7 @@ def test_prometheus_looks_for_what_is_mounted_and_running():
     assert alerting["static_configs"] == [{"targets": ["alertmanager:9093"]}]
 
 
-def test_prometheus_keeps_exemplars_and_the_page_says_how_elsewhere():
+def test_prometheus_keeps_exemplars_and_the_page_documents_the_flag():
     flag = "--enable-feature=exemplar-storage"
     assert flag in SERVICES["prometheus"]["command"]
     page = (ROOT / "docs" / "deployment.md").read_text("utf-8")
@@ -109,7 +109,7 @@ def test_prometheus_keeps_exemplars_and_the_page_says_how_elsewhere():
     assert "enableFeatures: [exemplar-storage]" in page.split("## Kubernetes")[1]
 
 
-def test_grafana_finds_its_dashboards_and_its_sources():
+def test_grafana_finds_its_dashboards_and_data_sources():
     mounted = {volume.split(":")[1] for volume in SERVICES["grafana"]["volumes"]}
     assert "../grafana/provisioning:/etc/grafana/provisioning:ro" in SERVICES["grafana"]["volumes"]
     served = {
@@ -152,18 +152,18 @@ def amtool(file):
 
 
 @pytest.mark.promtool
-def test_amtool_accepts_the_configuration_and_not_just_any(tmp_path):
+def test_amtool_accepts_the_configuration_and_rejects_a_misspelt_one(tmp_path):
     file = FOLDER / "alertmanager.yml"
-    code, said = amtool(file)
-    assert code == 0, said
+    code, output = amtool(file)
+    assert code == 0, output
     other = tmp_path / "alertmanager.yml"
     other.write_text(file.read_text("utf-8").replace("group_wait", "group_wiat"))
-    code, said = amtool(other)
+    code, output = amtool(other)
     assert code != 0
-    assert "group_wiat" in said
+    assert "group_wiat" in output
 
 
-def test_alertmanager_reads_what_is_mounted_groups_by_what_alerts_have_and_tells_nobody():
+def test_alertmanager_reads_mounted_files_groups_by_labels_and_notifies_no_receiver():
     service = SERVICES["alertmanager"]
     (mounted,) = [one for one in service["volumes"] if one.startswith("./alertmanager.yml:")]
     assert f"--config.file={mounted.split(':')[1]}" in service["command"]
@@ -194,7 +194,7 @@ def broker(tmp_path_factory):
 
 @pytest.mark.kafka
 @pytest.mark.xdist_group("brokers")
-def test_the_commands_of_the_file_work_on_such_a_broker(broker, capsys):
+def test_commands_of_the_file_work_on_a_broker_with_its_settings(broker, capsys):
     def command(name):
         return [word.replace("kafka:19092", broker.bootstrap) for word in SERVICES[name]["command"]]
 

@@ -32,22 +32,22 @@ PANELS = [
 ]
 
 
-def test_the_dashboards_are_fresh():
+def test_the_dashboards_are_up_to_date():
     made = documents()
     assert set(made) == set(FILES)
     for path, text in made.items():
         assert path.read_text("utf-8") == text, "run: make generate"
 
 
-def read_by_the_kit(board):
+def parsed_by_schema(board):
     """A dashboard without the members that are not in the schema."""
     register_default_plugins()  # without them queries and what is of one kind of panel pass as is
     return json.loads(JSONEncoder().encode(Dashboard.from_json(board)))
 
 
 @pytest.mark.parametrize("name", BOARDS)
-def test_the_schema_of_the_kit_knows_every_member(name):
-    assert read_by_the_kit(BOARDS[name]) == BOARDS[name]
+def test_the_schema_of_the_kit_has_every_member(name):
+    assert parsed_by_schema(BOARDS[name]) == BOARDS[name]
 
 
 @pytest.mark.parametrize(
@@ -60,23 +60,23 @@ def test_the_schema_of_the_kit_knows_every_member(name):
         ("heatmap", ("fieldConfig", "defaults", "custom")),
     ],
 )
-def test_a_member_that_the_schema_does_not_know_is_seen(kind, inside):
+def test_a_member_that_is_not_in_the_schema_is_detected(kind, inside):
     board = copy.deepcopy(BOARDS["quality"])
     panel = next(panel for panel in board["panels"] if panel["type"] == kind)
     for name in inside:
         panel = panel[name]
     panel["lineWdith"] = 2
-    assert read_by_the_kit(board) != board
+    assert parsed_by_schema(board) != board
 
 
-def test_dashboards_have_ids_of_their_own():
+def test_dashboards_have_unique_ids():
     assert len({board["uid"] for board in BOARDS.values()}) == len(BOARDS)
     for board in BOARDS.values():
         ids = [panel["id"] for panel in board["panels"]]
         assert len(set(ids)) == len(ids)
 
 
-def test_a_panel_says_what_it_shows_in_which_unit_and_what_to_do(subtests):
+def test_a_panel_describes_its_content_unit_and_action(subtests):
     for board, panel in PANELS:
         with subtests.test(board=board["title"], panel=panel["title"]):
             assert len(panel["description"]) > 20
@@ -90,7 +90,7 @@ def test_a_panel_says_what_it_shows_in_which_unit_and_what_to_do(subtests):
                 assert anchor in {name.lower() for name in rules_of("alert")}
 
 
-def test_an_alert_leads_to_a_dashboard_that_leads_back_to_its_runbook(subtests):
+def test_an_alert_links_to_a_dashboard_that_links_to_its_runbook(subtests):
     by_uid = {board["uid"]: board for board in BOARDS.values()}
     for name, alert in rules_of("alert").items():
         with subtests.test(name=name):
@@ -119,7 +119,7 @@ def test_the_addresses_of_runbooks_are_those_of_the_rules():
     assert {"evaluator:runbooks", "evaluator:dashboards"} <= set(rules_of("record"))
 
 
-def test_a_panel_uses_variables_that_are_there_and_narrows_to_the_job(subtests):
+def test_a_panel_uses_existing_variables_and_filters_by_job(subtests):
     for board, panel in PANELS:
         with subtests.test(board=board["title"], panel=panel["title"]):
             known = {variable["name"] for variable in board["templating"]["list"]}
@@ -184,11 +184,11 @@ VARIABLES = {
 }
 
 
-def test_there_are_these_dashboards():
+def test_the_expected_dashboards_exist():
     assert set(INVENTORY) == set(VARIABLES) == set(BOARDS)
 
 
-def test_a_panel_that_must_be_there_is_there(subtests):
+def test_required_panels_exist(subtests):
     for name, title, figure in [
         (name, title, figure) for name, of in INVENTORY.items() for title, figure in of.items()
     ]:
@@ -198,13 +198,15 @@ def test_a_panel_that_must_be_there_is_there(subtests):
 
 
 @pytest.mark.parametrize("name", BOARDS)
-def test_a_dashboard_can_be_narrowed_and_every_choice_narrows_something(name):
+def test_every_variable_of_a_dashboard_filters_a_panel(name):
     board = BOARDS[name]
     chosen = {one["name"] for one in board["templating"]["list"]}
     assert chosen == {"datasource", "job", "runbooks", *VARIABLES[name]}
-    asked = " ".join(target["expr"] for one in board["panels"] for target in one.get("targets", []))
+    expressions = " ".join(
+        target["expr"] for one in board["panels"] for target in one.get("targets", [])
+    )
     for variable in VARIABLES[name]:
-        assert f'{variable}=~"${variable}"' in asked
+        assert f'{variable}=~"${variable}"' in expressions
 
 
 @pytest.mark.parametrize("name", BOARDS)
@@ -216,12 +218,12 @@ def test_alerts_deployments_and_promotions_are_marked(name):
     assert "evaluator_alarm_active" in marked["Alarms"]
 
 
-def test_values_come_with_exemplars():
+def test_values_have_exemplars():
     (heatmap,) = [one for one in BOARDS["quality"]["panels"] if one["type"] == "heatmap"]
     assert [target["exemplar"] for target in heatmap["targets"]] == [True]
 
 
-def test_a_table_is_sorted_by_its_first_figure_and_names_its_columns():
+def test_a_table_is_sorted_by_its_first_number_and_names_its_columns():
     tables = [one for board in BOARDS.values() for one in board["panels"] if one["type"] == "table"]
     assert len(tables) == 3
     for panel in tables:
@@ -235,7 +237,7 @@ def test_a_table_is_sorted_by_its_first_figure_and_names_its_columns():
         assert all(target["instant"] for target in panel["targets"])
 
 
-def test_curves_say_which_is_which():
+def test_time_series_panels_show_a_legend():
     for board in BOARDS.values():
         for panel in board["panels"]:
             if panel["type"] == "timeseries":
@@ -247,7 +249,7 @@ RED = {
     ("pipeline", "Oldest watermark"): threshold("watermark_age_limit_seconds"),
     ("learning", "Buffered queries"): MOST_WAITING,
 }
-"""Where a number decides. Elsewhere one of what there should be none of does, or the sign."""
+"""Limits of panels with a number. Other panels turn red at one event, or by the sign."""
 
 
 def test_a_panel_turns_red_where_an_alert_would_fire():
@@ -277,7 +279,7 @@ def test_a_panel_turns_red_where_an_alert_would_fire():
         ("pipeline", "Age of the last snapshot by task", "snapshot_age_limit_seconds"),
     ],
 )
-def test_a_curve_has_the_limit_of_its_alert_beside_it(name, title, number):
+def test_a_panel_shows_the_limit_of_its_alert(name, title, number):
     (panel,) = [one for one in BOARDS[name]["panels"] if one["title"] == title]
     limits = [one["expr"] for one in panel["targets"] if one["legendFormat"].endswith("limit")]
     assert any(f"evaluator:{number}" in expr for expr in limits)
@@ -302,7 +304,7 @@ def provisioned(folder):
     return path.read_text("utf-8")
 
 
-def test_the_data_sources_are_as_grafana_wants_them():
+def test_the_data_sources_match_the_schema_of_grafana():
     sources = Sources.model_validate(yaml.safe_load(provisioned("datasources"))).datasources
     assert len({source.uid for source in sources}) == len(sources)
     assert [s.type for s in sources if getattr(s, "is_default", False)] == ["prometheus"]
@@ -313,7 +315,7 @@ def test_the_dashboards_are_found_where_the_compose_file_puts_them():
     assert provider.options.path == "/var/lib/grafana/dashboards"
 
 
-def test_what_grafana_alerts_goes_to_the_alertmanager_and_is_grouped_as_there():
+def test_grafana_alerts_go_to_the_alertmanager_with_the_same_grouping():
     alerting = Alerting.model_validate(yaml.safe_load(provisioned("alerting")))
     (contact,), (policy,) = alerting.contact_points, alerting.policies
     assert policy.receiver == contact.name
@@ -323,7 +325,7 @@ def test_what_grafana_alerts_goes_to_the_alertmanager_and_is_grouped_as_there():
         if one.type == "alertmanager"
     ]
     assert [one.settings.url for one in contact.receivers] == [source.url]
-    assert not source.json_data.handle_grafana_managed_alerts, "it would be told twice"
+    assert not source.json_data.handle_grafana_managed_alerts, "alerts would be sent twice"
     file = ROOT / "deploy" / "compose" / "alertmanager.yml"
     route = yaml.safe_load(file.read_text("utf-8"))["route"]
     assert policy.model_dump(include=set(route) - {"receiver"}) == {
@@ -335,7 +337,7 @@ LONE_DOLLAR = re.compile(r"(?<!\$)(?:\$\$)*\$(?!\$)")
 
 
 @pytest.mark.parametrize("folder", MODELS)
-def test_no_dollar_is_left_for_grafana_to_expand(folder):
+def test_no_unescaped_dollar_is_in_provisioned_files(folder):
     assert not LONE_DOLLAR.search(provisioned(folder)), "write $$ for a dollar"
 
 
@@ -343,7 +345,7 @@ def test_no_dollar_is_left_for_grafana_to_expand(folder):
     ("text", "is_expanded"),
     [("{{ $labels.model }}", True), ("{{ $$labels.model }}", False), ("$$$value", True)],
 )
-def test_a_dollar_that_grafana_would_expand_is_seen(text, is_expanded):
+def test_an_unescaped_dollar_is_detected(text, is_expanded):
     assert bool(LONE_DOLLAR.search(text)) == is_expanded
 
 

@@ -17,7 +17,7 @@ TEXT = (ROOT / "Dockerfile").read_text("utf-8")
 BUILD, IMAGE = stages_of(TEXT)
 
 
-def test_hadolint_finds_nothing():
+def test_hadolint_reports_no_problem():
     hadolint = Path(sys.executable).with_name("hadolint")
     found = subprocess.run(
         [hadolint, "--no-color", ROOT / "Dockerfile"], capture_output=True, text=True, check=False
@@ -25,13 +25,13 @@ def test_hadolint_finds_nothing():
     assert (found.returncode, found.stdout) == (0, "")
 
 
-def test_it_runs_as_a_numeric_user_without_rights():
+def test_it_runs_as_an_unprivileged_numeric_user():
     user, group = IMAGE.user.split(":")
     assert int(user) > 0
     assert int(group) > 0
 
 
-def test_it_starts_and_is_asked_without_a_shell_and_stops_on_a_signal():
+def test_it_starts_and_checks_health_without_a_shell_and_stops_on_a_signal():
     assert IMAGE.entrypoint == ["/opt/evaluator/bin/evaluator"]
     assert IMAGE.health == [*IMAGE.entrypoint, "health"]
     assert IMAGE.stop_signal == "SIGTERM"
@@ -40,7 +40,7 @@ def test_it_starts_and_is_asked_without_a_shell_and_stops_on_a_signal():
 @pytest.mark.parametrize(
     "name", ["title", "description", "licenses", "version", "revision", "source"]
 )
-def test_it_says_what_it_is(name):
+def test_the_image_has_the_standard_labels(name):
     _, image = stages_of(TEXT, {"VERSION": "9.9", "REVISION": "abc", "SOURCE": "https://s"})
     assert image.labels[f"org.opencontainers.image.{name}"]
 
@@ -74,16 +74,16 @@ def test_every_page_and_manifest_has_the_tag_of_this_version(subtests):
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_every_base_can_be_pinned_by_its_digest(number):
+def test_every_base_image_can_be_pinned_by_its_digest(number):
     pinned = {"BUILD_IMAGE": "a@sha256:1", "PYTHON_IMAGE": "b@sha256:2"}
     assert stages_of(TEXT, pinned)[number].base == list(pinned.values())[number]
 
 
-def test_both_bases_have_the_same_python():
+def test_both_base_images_have_the_same_python():
     assert BUILD.base.replace(":3.11-", ":3.11-slim-") == IMAGE.base
 
 
-def test_what_is_installed_is_locked_by_hashes():
+def test_installed_packages_are_pinned_by_hashes():
     commands = [step.text for step in BUILD.steps if step.word == "RUN"]
     fetching = [part for text in commands for part in text.split("&&") if "/pip " in part]
     with_network = [part for part in fetching if "--no-index" not in part]
@@ -94,15 +94,15 @@ def test_what_is_installed_is_locked_by_hashes():
     assert all("--no-isolation" in text for text in commands if "-m build" in text)
 
 
-def test_nothing_but_the_environment_comes_from_the_build():
+def test_only_the_environment_is_copied_from_the_build_stage():
     copied = [step for step in IMAGE.steps if step.word == "COPY"]
     assert [(step.flags, step.text) for step in copied] == [
         ({"from": "build"}, "/opt/evaluator /opt/evaluator")
     ]
 
 
-def test_what_is_copied_is_there_and_let_in():
-    let_in = [
+def test_copied_files_exist_and_are_allowed_by_dockerignore():
+    allowed = [
         line[1:]
         for line in (ROOT / ".dockerignore").read_text("utf-8").splitlines()
         if line.startswith("!")
@@ -113,21 +113,21 @@ def test_what_is_copied_is_there_and_let_in():
         if step.word == "COPY"
         for source in shlex.split(step.text)[:-1]
     }
-    assert copied == set(let_in)
+    assert copied == set(allowed)
     assert all((ROOT / source).exists() for source in copied)
 
 
-@pytest.mark.parametrize("left_over", ["decoder.so", "__pycache__", "codec.pyc", "uPlot.iife.js"])
-def test_what_a_checkout_has_compiled_is_left_out(left_over):
+@pytest.mark.parametrize("excluded", ["decoder.so", "__pycache__", "codec.pyc", "uPlot.iife.js"])
+def test_compiled_files_of_a_checkout_are_excluded(excluded):
     lines = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
     names = [line.removeprefix("**/") for line in lines if line.startswith("**/")]
-    assert any(fnmatch.fnmatch(left_over, name) for name in names)
+    assert any(fnmatch.fnmatch(excluded, name) for name in names)
 
 
 # The reader of the recipe
 
 
-def test_the_reader_fills_in_what_the_steps_need():
+def test_the_parser_substitutes_arguments_and_joins_lines():
     (stage,) = stages_of(
         "ARG BASE=a\nFROM ${BASE} AS one\n"
         "ENV A=1 B='2 3'\nWORKDIR /w\n"
@@ -146,6 +146,6 @@ def test_the_reader_fills_in_what_the_steps_need():
     "line",
     ["ADD a b", "ONBUILD RUN x", "RUN <<EOF", 'SHELL ["x"]', "ENTRYPOINT evaluator run", "CMD x"],
 )
-def test_what_the_reader_does_not_know_is_refused(line):
+def test_the_parser_rejects_unknown_instructions(line):
     with pytest.raises(NotUnderstood):
         stages_of(f"FROM a AS b\n{line}\n")

@@ -30,14 +30,14 @@ _, IMAGE = stages_of((ROOT / "Dockerfile").read_text("utf-8"))
 def kubectl():
     """The program, and whether its kustomize still calls a directory a base (before 2.1)."""
     program = shutil.which("kubectl")
-    assert program, "kubectl is not there: make system"
+    assert program, "kubectl is missing; `make system` installs it"
     command = [program, "version", "--client", "--output=json"]
-    said = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
-    return program, int(re.match(r"\d+", said["clientVersion"]["minor"])[0]) < 21
+    output = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    return program, int(re.match(r"\d+", output["clientVersion"]["minor"])[0]) < 21
 
 
 def directories_as_bases(folder):
-    """Says of every kustomization below *folder* the same in the words of old versions."""
+    """Rewrites every kustomization below *folder* in the syntax of old versions."""
     for file in folder.rglob("kustomization.yaml"):
         text = yaml.safe_load(file.read_text("utf-8"))
         resources = text.pop("resources")
@@ -121,15 +121,15 @@ of_map = built_of("map")
 
 @pytest.mark.kubectl
 @pytest.mark.parametrize("version", ["1.29.0", "1.37.0"])
-def test_objects_have_no_member_that_kubernetes_does_not_know(built, version, tmp_path):
+def test_objects_have_no_member_unknown_to_kubernetes(built, version, tmp_path):
     file = tmp_path / "all.yaml"
     file.write_text("\n---\n".join(built[overlay] for overlay in OVERLAYS))
     program = Path(sys.executable).with_name("kubernetes-validate")
     command = [program, "--strict", "-k", version, file]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    said = done.stdout + done.stderr
-    assert done.returncode == 0, said
-    without_schema = set(re.findall(r"Couldn't find schema for kind (\w+)", said))
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output
+    without_schema = set(re.findall(r"Couldn't find schema for kind (\w+)", output))
     assert without_schema <= {
         "PodMonitor",
         "PrometheusRule",
@@ -155,7 +155,7 @@ def test_the_evaluator_has_no_more_rights_than_it_needs(objects, overlay):
 
 
 @every
-def test_a_limit_of_memory_keeps_it_from_taking_the_node(objects, overlay):
+def test_the_memory_limit_equals_the_request_and_cpu_has_no_limit(objects, overlay):
     resources = container(objects)["resources"]
     assert resources["limits"]["memory"] == resources["requests"]["memory"]
     assert "cpu" not in resources["limits"]
@@ -200,7 +200,7 @@ def test_no_secret_is_in_the_tree():
 
 
 @every
-def test_probes_ask_paths_that_need_no_token_at_a_port_that_is_there(objects, overlay):
+def test_probes_use_paths_without_a_token_and_a_declared_port(objects, overlay):
     evaluator = container(objects)
     (port,) = evaluator["ports"]
     assert port == {"name": "evaluator", "containerPort": 9464}
@@ -213,7 +213,7 @@ def test_probes_ask_paths_that_need_no_token_at_a_port_that_is_there(objects, ov
 
 
 @every
-def test_what_watches_and_moves_pods_finds_them(objects, overlay):
+def test_selectors_of_monitor_budget_and_policy_match_the_pods(objects, overlay):
     labels = pod(objects)["metadata"]["labels"]
     for kind, path in (
         ("PodMonitor", ("selector", "matchLabels")),
@@ -250,23 +250,21 @@ def test_a_prometheus_that_selects_by_labels_takes_the_rules_and_the_monitor(
 
 
 @both
-def test_the_prometheus_of_kube_prometheus_may_find_the_pods_and_nothing_else(objects, overlay):
+def test_kube_prometheus_has_the_rights_to_find_the_pods_and_no_others(objects, overlay):
     [rule] = only(objects, "Role")["rules"]
     assert rule == {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
     binding = only(objects, "RoleBinding")
     assert binding["roleRef"]["name"] == only(objects, "Role")["metadata"]["name"]
     [who] = binding["subjects"]
     assert (who["name"], who["namespace"]) == ("prometheus-k8s", "monitoring")
-    from_there = only(objects, "NetworkPolicy")["spec"]["ingress"][
-        -1 if overlay == "sidecar" else 0
-    ]
-    [peer] = from_there["from"]
+    sources = only(objects, "NetworkPolicy")["spec"]["ingress"][-1 if overlay == "sidecar" else 0]
+    [peer] = sources["from"]
     labels = peer["namespaceSelector"]["matchLabels"]
     assert labels == {"kubernetes.io/metadata.name": who["namespace"]}
 
 
 @both
-def test_each_namespace_is_a_job_of_its_own_that_the_rules_know(objects, overlay):
+def test_each_namespace_is_a_separate_job_that_the_rules_include(objects, overlay):
     (endpoint,) = only(objects, "PodMonitor")["spec"]["podMetricsEndpoints"]
     job, of_map = [one for one in endpoint["relabelings"] if one["targetLabel"] == "job"]
     assert job["sourceLabels"] == ["__meta_kubernetes_namespace"]
@@ -284,7 +282,7 @@ def test_each_namespace_is_a_job_of_its_own_that_the_rules_know(objects, overlay
 
 
 @of_map
-def test_a_map_is_another_job_than_its_workers(objects, overlay):
+def test_a_map_has_another_job_than_its_workers(objects, overlay):
     (endpoint,) = only(objects, "PodMonitor")["spec"]["podMetricsEndpoints"]
     relabeling = endpoint["relabelings"][-1]
     labels = pod(objects)["metadata"]["labels"]
@@ -305,22 +303,22 @@ def test_a_map_writes_the_topics_that_its_workers_read(objects, overlay):
 @every
 def test_only_prometheus_reaches_the_evaluator(objects, overlay):
     rules = only(objects, "NetworkPolicy")["spec"]["ingress"]
-    to_it = [rule for rule in rules if {"protocol": "TCP", "port": 9464} in rule["ports"]]
-    assert len(to_it) == 1
-    assert to_it[0]["ports"] == [{"protocol": "TCP", "port": 9464}]
-    assert to_it[0]["from"][0].keys() == {"namespaceSelector", "podSelector"}
+    http_rules = [rule for rule in rules if {"protocol": "TCP", "port": 9464} in rule["ports"]]
+    assert len(http_rules) == 1
+    assert http_rules[0]["ports"] == [{"protocol": "TCP", "port": 9464}]
+    assert http_rules[0]["from"][0].keys() == {"namespaceSelector", "podSelector"}
     assert all("ports" in rule for rule in rules)
 
 
 @both
-def test_one_pod_at_a_time_is_moved(objects, overlay):
+def test_at_most_one_pod_is_evicted_at_a_time(objects, overlay):
     budget = only(objects, "PodDisruptionBudget")["spec"]
     assert budget["maxUnavailable"] == 1
     assert "minAvailable" not in budget
 
 
 @built_of("statefulset", "map")
-def test_the_evaluator_reaches_names_and_its_broker_and_nothing_else(objects, overlay):
+def test_the_evaluator_may_connect_to_dns_and_its_broker_only(objects, overlay):
     policy = only(objects, "NetworkPolicy")["spec"]
     assert set(policy["policyTypes"]) == {"Ingress", "Egress"}
     (source,) = [one for one in container(objects)["args"] if one.startswith("--source=")]
@@ -338,13 +336,13 @@ def test_the_evaluator_reaches_names_and_its_broker_and_nothing_else(objects, ov
 
 
 @sidecar
-def test_the_sidecar_is_a_native_one(objects, overlay):
+def test_the_evaluator_is_a_native_sidecar(objects, overlay):
     assert container(objects) in pod(objects)["spec"]["initContainers"]
     assert container(objects)["restartPolicy"] == "Always"
 
 
 @sidecar
-def test_an_evaluator_that_waits_does_not_hold_up_its_recommender(objects, overlay):
+def test_the_sidecar_has_only_a_liveness_probe(objects, overlay):
     assert {name for name in container(objects) if name.endswith("Probe")} == {"livenessProbe"}
 
 
@@ -356,7 +354,7 @@ def test_the_recommender_stays_reachable(objects, overlay):
 
 
 @statefulset
-def test_every_worker_has_a_volume_and_is_ready_when_it_says_so(objects, overlay):
+def test_every_worker_has_a_volume_and_a_readiness_probe(objects, overlay):
     (claim,) = only(objects, "StatefulSet")["spec"]["volumeClaimTemplates"]
     assert claim["metadata"]["name"] in {m["name"] for m in container(objects)["volumeMounts"]}
     assert container(objects)["readinessProbe"]["httpGet"]["path"] == "/readyz"
@@ -376,7 +374,7 @@ def test_only_pods_with_stable_names_are_static_members(objects, overlay):
 
 
 @statefulset
-def test_there_is_always_a_worker_and_never_more_than_partitions(objects, overlay):
+def test_the_replica_count_is_between_one_and_the_partition_count(objects, overlay):
     scaled = only(objects, "ScaledObject")["spec"]
     workers = only(objects, "StatefulSet")
     page = (ROOT / "docs" / "deployment.md").read_text("utf-8")
@@ -404,7 +402,7 @@ def test_there_is_always_a_worker_and_never_more_than_partitions(objects, overla
 
 
 @pytest.mark.slow(alone=False)
-def test_the_rules_of_kubernetes_are_fresh():
+def test_the_rules_of_kubernetes_are_up_to_date():
     assert TARGET.read_text("utf-8") == prometheus_rule(rule_files()), "run: make generate"
     groups = yaml.safe_load(TARGET.read_text("utf-8"))["spec"]["groups"]
     found = {rule["alert"] for group in groups for rule in group["rules"] if "alert" in rule}
@@ -412,7 +410,7 @@ def test_the_rules_of_kubernetes_are_fresh():
     assert found == set(rules_of("alert"))
 
 
-def test_rules_are_taken_over_whole_and_in_order(tmp_path):
+def test_rule_groups_are_copied_completely_and_in_order(tmp_path):
     groups = [
         {"name": f"g{n}", "rules": [{"alert": f"A{n}", "expr": 'up{a="$x"} == 0', "for": "5m"}]}
         for n in range(3)

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.promtool, pytest.mark.slow, pytest.mark.xdist_group("m
 
 WEEK_SECONDS = 7 * 86_400
 LONGEST_SECONDS = 2 * 3_600
-"""That all of this takes on the busiest machine."""
+"""The longest duration of the demo on a busy machine."""
 BOARDS = {path.stem: json.loads(path.read_text("utf-8")) for path in sorted(FOLDER.glob("*.json"))}
 TARGETS = [
     target["expr"]
@@ -44,13 +44,13 @@ NOT_IN_THE_DEMO = (
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory) -> Path:
+def demo_output(tmp_path_factory) -> Path:
     """The output of the demo."""
-    return tmp_path_factory.mktemp("demo") / "said"
+    return tmp_path_factory.mktemp("demo") / "output"
 
 
 @pytest.fixture(scope="module")
-def demo(said, tmp_path_factory) -> Iterator[str]:
+def demo(demo_output, tmp_path_factory) -> Iterator[str]:
     """The address of the demo's metrics."""
     command = [
         *(sys.executable, "-m", "evaluator", "demo", "--keep"),
@@ -61,12 +61,12 @@ def demo(said, tmp_path_factory) -> Iterator[str]:
         *("--set", "runbook_url=https://example.com", "--set", "dashboard_url=https://example.com"),
         *("--set", f"state_dir={tmp_path_factory.mktemp('state')}"),
     ]
-    with said.open("wb") as log:
+    with demo_output.open("wb") as log:
         running = subprocess.Popen(command, stdout=log, stderr=log)
     try:
         found = until(
-            lambda: re.search(r"http://([\w.:]+)/", said.read_text("utf-8")),
-            told=lambda: said.read_text("utf-8"),
+            lambda: re.search(r"http://([\w.:]+)/", demo_output.read_text("utf-8")),
+            details=lambda: demo_output.read_text("utf-8"),
         )
         yield found[1]
     finally:
@@ -74,19 +74,19 @@ def demo(said, tmp_path_factory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def prometheus(demo, said, tmp_path_factory) -> Iterator[Prometheus]:
+def prometheus(demo, demo_output, tmp_path_factory) -> Iterator[Prometheus]:
     """A Prometheus with the demo, and with its recorded series of today as those of last week."""
     folder = tmp_path_factory.mktemp("prometheus")
     recording = Recording(demo)
     server = Prometheus(folder, jobs={"evaluator": recording.address})
     try:
-        recording.record(lambda: "The page remains" in said.read_text("utf-8"))
+        recording.record(lambda: "The page remains" in demo_output.read_text("utf-8"))
         server.start()
-        until(lambda: recording.is_served, every=0.2, told=server.log)
+        until(lambda: recording.is_served, every=0.2, details=server.log)
         soon = [name for name in rules_of("record") if name not in NOT_IN_THE_DEMO]
         this_week = [name for name in soon if not re.search("quality_change|_before:", name)]
         wait_for_records(server, this_week)
-        as_of_last_week(server, folder / "last-week.om")
+        backfill_last_week(server, folder / "last-week.om")
         server.start()
         wait_for_records(server, soon)
         yield server
@@ -96,7 +96,7 @@ def prometheus(demo, said, tmp_path_factory) -> Iterator[Prometheus]:
 
 
 def wait_for_records(server: Prometheus, names: Iterable[str]) -> None:
-    """Waits until each of these rules has recorded something, be it long ago.
+    """Waits until each of these rules has recorded a sample at any time.
 
     A share of the last five minutes ends five minutes after the messages of the demo, which on a
     busy machine is before the demo has ended.
@@ -106,13 +106,13 @@ def wait_for_records(server: Prometheus, names: Iterable[str]) -> None:
         until(
             lambda ever=ever: server.query(ever),
             every=0.2,
-            told=lambda ever=ever: f"{ever}\n{server.log()}",
+            details=lambda ever=ever: f"{ever}\n{server.log()}",
         )
 
 
-def as_of_last_week(server: Prometheus, file: Path) -> None:
+def backfill_last_week(server: Prometheus, file: Path) -> None:
     """Stops the server and gives it the highest values so far a second time, a week earlier."""
-    recorded = over_the_demo(server, '{__name__=~"evaluator:.+"}')
+    recorded = values_during_demo(server, '{__name__=~"evaluator:.+"}')
     recorded.sort(key=lambda series: series["metric"]["__name__"])
     server.stop()
     lines: list[str] = []
@@ -126,23 +126,23 @@ def as_of_last_week(server: Prometheus, file: Path) -> None:
         highest = max((float(value) for _, value in series["values"] if value != "NaN"), default=0)
         lines += [f"{name}{{{labels}}} {highest} {moment}" for moment in times]
     file.write_text("\n".join([*lines, "# EOF\n"]))
-    code, said = promtool("tsdb", "create-blocks-from", "openmetrics", file, server.data)
-    assert code == 0, said
+    code, output = promtool("tsdb", "create-blocks-from", "openmetrics", file, server.data)
+    assert code == 0, output
 
 
 def shown(server: Prometheus, expr: str) -> list[dict]:
     """The value of an expression, now or soon: a scrape of the busy demo may have timed out."""
     return until(
-        lambda: server.query(expr), every=0.2, told=lambda: f"no series: {expr}\n{server.log()}"
+        lambda: server.query(expr), every=0.2, details=lambda: f"no series: {expr}\n{server.log()}"
     )
 
 
 def drawn(server: Prometheus, expr: str) -> list[dict]:
     """The series at any time: for example, an experiment may end before the demo."""
-    return server.query(expr) or over_the_demo(server, expr) or shown(server, expr)
+    return server.query(expr) or values_during_demo(server, expr) or shown(server, expr)
 
 
-def lasting(expr: str) -> str:
+def with_lasting_conditions(expr: str) -> str:
     """The query without conditions that only a scrape in the right seconds of the demo meets.
 
     On a busy machine scrapes of the busy demo take too long: the first one may come when the
@@ -173,24 +173,26 @@ def listed(prometheus) -> dict[str, str]:
     for board in BOARDS.values():
         for variable in board["templating"]["list"]:
             if variable["type"] == "query":
-                asked = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"])
-                series = shown(prometheus, filled(asked[1]))
-                values = {one["metric"].get(asked[2]) for one in series} - {None}
+                query = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"])
+                series = shown(prometheus, filled(query[1]))
+                values = {one["metric"].get(query[2]) for one in series} - {None}
                 found[variable["name"]] = f"({'|'.join([*sorted(values), 'none of them'])})"
     return found
 
 
-def test_a_panel_has_something_to_show(prometheus, subtests):
+def test_every_panel_has_data(prometheus, subtests):
     for expr in TARGETS:
         with subtests.test(expr=expr):
             assert "$" not in filled(expr)
-            assert is_elsewhere(expr) or drawn(prometheus, lasting(filled(expr)))
+            assert is_elsewhere(expr) or drawn(prometheus, with_lasting_conditions(filled(expr)))
 
 
-def test_a_panel_has_something_to_show_for_a_list_of_values(prometheus, listed, subtests):
+def test_every_panel_has_data_for_a_list_of_values(prometheus, listed, subtests):
     for expr in TARGETS:
         with subtests.test(expr=expr):
-            assert is_elsewhere(expr) or drawn(prometheus, lasting(filled(expr, listed)))
+            assert is_elsewhere(expr) or drawn(
+                prometheus, with_lasting_conditions(filled(expr, listed))
+            )
 
 
 def test_a_chosen_variant_has_the_series_of_two_variants_and_no_other(prometheus):
@@ -204,7 +206,7 @@ def test_a_chosen_variant_has_the_series_of_two_variants_and_no_other(prometheus
     assert {one["metric"]["variant"] for one in chosen} == {"canary", "canary-prod"}
 
 
-def test_a_list_of_values_is_asked_for_as_one():
+def test_a_list_of_values_replaces_a_variable_as_one_expression():
     expr = 'a{job=~"$job",b=~"$b"}[$__rate_interval]'
     assert filled(expr, {"job": "(x|y)"}) == 'a{job=~"(x|y)",b=~".*"}[1m]'
 
@@ -219,15 +221,15 @@ def test_a_recording_rule_records(prometheus, subtests):
             assert drawn(prometheus, rules_of("record")[name]["expr"])
 
 
-def test_every_series_that_an_alert_looks_at_is_there(prometheus, subtests):
+def test_every_series_that_an_alert_uses_exists(prometheus, subtests):
     for name in rules_of("alert"):
         with subtests.test(name=name):
             expr = rules_of("alert")[name]["expr"]
             prometheus.query(expr)  # a mistake in it is an error
-            looked_at = SELECTOR.findall(expr)
-            assert looked_at
+            selectors = SELECTOR.findall(expr)
+            assert selectors
             exported = {spec.name for spec in SPECS.values()}
-            for one in looked_at:
+            for one in selectors:
                 if one.partition("{")[0] in ELSEWHERE:
                     assert one.partition("{")[0] in exported
                 elif one.partition("{")[0] not in NOT_IN_THE_DEMO:
@@ -238,21 +240,19 @@ def test_every_series_that_an_alert_looks_at_is_there(prometheus, subtests):
 def test_variables_have_values(prometheus, name):
     for variable in BOARDS[name]["templating"]["list"]:
         if variable["type"] == "query":
-            asked = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"])
-            (first, *_) = shown(prometheus, filled(asked[1]))
-            assert first["metric"][asked[2]]
+            match = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"])
+            (first, *_) = shown(prometheus, filled(match[1]))
+            assert first["metric"][match[2]]
 
 
 @pytest.mark.parametrize("name", BOARDS)
-def test_annotations_can_be_asked_and_those_of_what_the_demo_did_are_there(
-    prometheus, listed, name
-):
+def test_annotations_can_be_queried_and_show_the_events_of_the_demo(prometheus, listed, name):
     annotations = {one["name"]: one["expr"] for one in BOARDS[name]["annotations"]["list"]}
     for mark, expr in annotations.items():
-        for asked in (filled(expr), filled(expr, listed)):
-            marked = over_the_demo(prometheus, asked)
+        for query in (filled(expr), filled(expr, listed)):
+            marked = values_during_demo(prometheus, query)
             if mark in ("Promotions", "Deployments"):
-                assert marked, f"{mark}: {asked}"
+                assert marked, f"{mark}: {query}"
                 assert all(one["metric"] for one in marked), "without labels there is no text"
 
 
@@ -280,11 +280,11 @@ def test_a_promotion_is_marked_while_its_counter_increases_and_never_before(name
         ],
     }
     file.write_text(json.dumps({"evaluation_interval": "1m", "tests": [test]}), "utf-8")
-    code, said = promtool("test", "rules", file)
-    assert code == 0, said
+    code, output = promtool("test", "rules", file)
+    assert code == 0, output
 
 
-def over_the_demo(server: Prometheus, expr: str) -> list[dict]:
+def values_during_demo(server: Prometheus, expr: str) -> list[dict]:
     """The value of an expression at any time since the demo began, as in annotations."""
     now = time.time()
     data = server.ask(
@@ -312,13 +312,13 @@ def test_values_have_exemplars_that_name_a_trace(prometheus):
 
 def test_the_demo_learns_promotes_and_serves_weights(demo):
     for model in ("tool-ranker", "graph-ranker"):
-        with urlopen(f"http://{demo}/weights?model={model}", timeout=PATIENCE_SECONDS) as answer:
-            record = json.load(answer)
-            assert answer.headers["ETag"] == f'"{record["checksum"]}"'
+        with urlopen(f"http://{demo}/weights?model={model}", timeout=PATIENCE_SECONDS) as response:
+            record = json.load(response)
+            assert response.headers["ETag"] == f'"{record["checksum"]}"'
         assert (record["model"], record["status"]) == (model, "promoted")
         assert min(record["weights"]) > 0  # every feature grows with the grade
-    with urlopen(f"http://{demo}/status", timeout=PATIENCE_SECONDS) as answer:
-        leader = json.load(answer)["leader"]
+    with urlopen(f"http://{demo}/status", timeout=PATIENCE_SECONDS) as response:
+        leader = json.load(response)["leader"]
     assert leader["is_leader"]
     assert [each["model"] for each in leader["models"]] == ["graph-ranker", "tool-ranker"]
 

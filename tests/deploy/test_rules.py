@@ -11,11 +11,11 @@ from tests.deploy.rules import (
     RUNBOOKS,
     World,
     counter,
+    expected_alert,
     promtool,
     rules_of,
     steps,
     threshold,
-    told,
 )
 from tests.tidy.test_docs import anchors
 
@@ -30,12 +30,12 @@ SERVED = {"ranker": "served", "measure": "ndcg@10"}
 @pytest.mark.promtool
 @pytest.mark.parametrize("path", RULES, ids=lambda path: path.name)
 def test_promtool_accepts(path):
-    code, said = promtool("check", "rules", path)
-    assert code == 0, said
-    assert "SUCCESS" in said
+    code, output = promtool("check", "rules", path)
+    assert code == 0, output
+    assert "SUCCESS" in output
 
 
-def test_an_alert_waits_is_graded_and_leads_to_its_runbook(subtests):
+def test_an_alert_has_a_duration_a_severity_and_a_runbook(subtests):
     for name in ALERTS:
         with subtests.test(name=name):
             alert = ALERTS[name]
@@ -47,21 +47,21 @@ def test_an_alert_waits_is_graded_and_leads_to_its_runbook(subtests):
             assert alert["annotations"]["runbook_url"] == f"{url}#{name.lower()}"
             assert name.lower() in anchors(DOCS.parent / RUNBOOKS)
             summary = alert["annotations"]["summary"]
-            assert "$labels" in summary, "a summary says whose"
-            assert "$value" in summary or "query" in summary, "a summary says how much"
+            assert "$labels" in summary, "a summary names a label"
+            assert "$value" in summary or "query" in summary, "a summary has a number"
 
 
-def test_every_alert_stands_in_the_list_and_no_other():
+def test_the_list_has_exactly_the_alerts():
     page = (DOCS / "alerts.md").read_text("utf-8")
     rows = re.findall(
         r"^\| \[`(\w+)`\]\(runbooks\.md#(\w+)\) \| (\w+) \| (\w+) \|", page, re.MULTILINE
     )
     assert [row[0].lower() == row[1] for row in rows] == [True] * len(rows)
-    said = {row[0]: (row[2], row[3]) for row in rows}
-    assert said == {n: (a["labels"]["severity"], a["for"]) for n, a in ALERTS.items()}
+    listed = {row[0]: (row[2], row[3]) for row in rows}
+    assert listed == {n: (a["labels"]["severity"], a["for"]) for n, a in ALERTS.items()}
 
 
-def test_every_threshold_stands_in_the_table_with_its_number():
+def test_the_table_has_every_threshold_with_its_value():
     page = (DOCS / "alerts.md").read_text("utf-8")
     rows = re.findall(r"^\| `evaluator:(\w+)` \| ([\d.]+) \|", page, re.MULTILINE)
     text = next(path for path in RULES if path.name == "thresholds.yml").read_text("utf-8")
@@ -85,7 +85,7 @@ N = WEEK + 30 * 12
 FALL = WEEK + 2 * 12
 """Two hours into the second week."""
 
-FALLEN = [
+DROPPED = [
     ("EvaluatorNoJudgments", "stops"),
     ("EvaluatorNoRankings", "stops"),
 ]
@@ -109,16 +109,16 @@ def after_a_week() -> World:
 
 
 @pytest.mark.promtool
-def test_against_last_week_exactly_the_faults_are_told(tmp_path):
-    code, said = after_a_week().check(
+def test_exactly_the_faults_fire_with_a_last_week_to_compare(tmp_path):
+    code, output = after_a_week().check(
         tmp_path / "tests.yml",
-        firing={"0": [], "5m": [], "6d": [], "7d1h50m": [], "7d4h": FALLEN, "8d3h": FALLEN},
+        firing={"0": [], "5m": [], "6d": [], "7d1h50m": [], "7d4h": DROPPED, "8d3h": DROPPED},
     )
-    assert code == 0, said
+    assert code == 0, output
 
 
 @pytest.mark.promtool
-def test_a_missing_alarm_and_one_too_many_are_both_found(tmp_path):
+def test_a_missing_and_a_superfluous_alert_are_both_detected(tmp_path):
     world = World(step_minutes=5, n=24)
     world.healthy("fine")
     too_many = world.check(tmp_path / "a.yml", firing={"2h": [("EvaluatorNotReady", "fine")]})
@@ -270,14 +270,14 @@ def with_pipeline_faults() -> World:
         world.values(job, [50] * MINUTES, then(0.08, share))
     world.values("bad-for-ten-minutes", [50] * MINUTES, steps((0.08, 280), (0.99, 10), (0, 10)))
     world.values("restarts", [50] * MINUTES, [0.3] * MINUTES)
-    world.begin_anew("restarts", FAULT + 5)
+    world.restart_counters("restarts", FAULT + 5)
     return world
 
 
 @pytest.mark.promtool
-def test_from_the_first_hour_on_exactly_the_faults_are_told(tmp_path):
+def test_exactly_the_faults_fire_from_the_first_hour_on(tmp_path):
     world = with_pipeline_faults()
-    code, said = world.check(
+    code, output = world.check(
         tmp_path / "tests.yml",
         firing={
             "0": [],
@@ -287,21 +287,21 @@ def test_from_the_first_hour_on_exactly_the_faults_are_told(tmp_path):
             "5h": FAULTS,
         },
         alert_rule_test=[
-            told(
+            expected_alert(
                 "EvaluatorBadQueries",
                 "5h",
                 {"job": "bad", "model": "ranker", "variant": "prod", **SERVED},
                 summary="0.60 of the queries of ranker/prod had a ndcg@10 of at most 0.1 within an"
                 " hour, and still has; accepted is 0.10.",
             ),
-            told(
+            expected_alert(
                 "EvaluatorInputRetentionShort",
                 "5h",
                 {"job": "short", "topic": "judgments"},
                 summary="Topic judgments of short keeps its records for 2d 2h 2m 0s only, which is"
                 " too short to rebuild a task.",
             ),
-            told(
+            expected_alert(
                 "EvaluatorMapStalled",
                 "5h",
                 {"job": "map-stalls"},
@@ -309,14 +309,14 @@ def test_from_the_first_hour_on_exactly_the_faults_are_told(tmp_path):
                 description="Workers get no messages from it. If they write heartbeats, later"
                 " messages will be out of order.",
             ),
-            told(
+            expected_alert(
                 "EvaluatorMapBehind",
                 "5h",
                 {"job": "map-falls-behind"},
                 summary="`evaluator map` of map-falls-behind is slower than its topics grow: at"
                 " least 10000 records were unread in the last 25 minutes, more than before.",
             ),
-            told(
+            expected_alert(
                 "EvaluatorTasksUnowned",
                 "5h",
                 {"job": "unowned"},
@@ -325,11 +325,11 @@ def test_from_the_first_hour_on_exactly_the_faults_are_told(tmp_path):
             ),
         ],
     )
-    assert code == 0, said
+    assert code == 0, output
 
 
 @pytest.mark.promtool
-def test_records_that_were_lost_are_told_for_an_hour(tmp_path):
+def test_lost_records_fire_for_an_hour(tmp_path):
     world = World(step_minutes=1, n=180)
     lost = {
         "loses": steps((0, 61), (12, 120)),
@@ -346,5 +346,5 @@ def test_records_that_were_lost_are_told_for_an_hour(tmp_path):
         "90m": [("EvaluatorInputLost", job) for job in lost],
         "150m": [],
     }
-    code, said = world.check(tmp_path / "tests.yml", firing=firing)
-    assert code == 0, said
+    code, output = world.check(tmp_path / "tests.yml", firing=firing)
+    assert code == 0, output

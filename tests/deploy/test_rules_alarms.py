@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.deploy.rules import World, rules_of, together, told
+from tests.deploy.rules import World, expected_alert, rules_of, together
 from tests.deploy.server import INHIBIT_RULES
 
 N = 60
@@ -68,7 +68,7 @@ def test_each_kind_has_its_alert_while_its_alarm_is_on(world, tmp_path):
         " the pair. If the coverage has an alarm too, check it first."
     )
     expected = [
-        told(
+        expected_alert(
             "EvaluatorQualityAlarm",
             "30m",
             {"job": job, **{name: of for name, of in {**LABELS, **changes}.items() if of}},
@@ -82,7 +82,7 @@ def test_each_kind_has_its_alert_while_its_alarm_is_on(world, tmp_path):
             ("level", level, ", locale=de,", ""),
         )
     ]
-    canary = told(
+    canary = expected_alert(
         "EvaluatorVariantsAlarm",
         "30m",
         {
@@ -97,25 +97,25 @@ def test_each_kind_has_its_alert_while_its_alarm_is_on(world, tmp_path):
         description="`evaluator alarms list` and the page have its onset, and the change of each"
         " level. It ends when the first variant has had no query for a day.",
     )
-    code, said = world.check(
+    code, output = world.check(
         tmp_path / "tests.yml",
         # it is kept for ten minutes after its end, as a new leader may need some
         firing={"15m": [], "30m": firing, "45m": firing, "55m": []},
         alert_rule_test=[together(*expected), canary],
     )
-    assert code == 0, said
+    assert code == 0, output
 
 
 @pytest.mark.promtool
-def test_an_alert_stays_while_another_process_becomes_the_leader(world, tmp_path):
+def test_an_alert_keeps_firing_while_another_process_becomes_the_leader(world, tmp_path):
     put(world, "some", active=1, instance="a", end=30)
     put(world, "some", active=1, instance="b", begin=34, end=N)
     on = [("EvaluatorQualityAlarm", "some")]
-    code, said = world.check(tmp_path / "t.yml", firing={"25m": on, "33m": on, "50m": on})
-    assert code == 0, said
+    code, output = world.check(tmp_path / "t.yml", firing={"25m": on, "33m": on, "50m": on})
+    assert code == 0, output
 
 
-def test_rules_that_mute_name_alerts_and_one_of_two_variants():
+def test_inhibit_rules_name_existing_alerts_and_one_of_two_variants():
     rules = INHIBIT_RULES
     for rule in rules:
         named = re.findall(
@@ -130,7 +130,7 @@ def test_rules_that_mute_name_alerts_and_one_of_two_variants():
 
 
 @pytest.mark.promtool
-def test_links_are_absolute_by_the_settings_of_the_evaluator_also_after_its_end(tmp_path):
+def test_links_use_the_base_urls_of_the_settings_also_after_the_process_ends(tmp_path):
     world = World(step_minutes=1, n=N)
     docs, grafana = "https://docs.example.com/r.md", "https://grafana.example.com"
     for job, n in (("a b", N + 1), ("gone", 20)):
@@ -144,7 +144,7 @@ def test_links_are_absolute_by_the_settings_of_the_evaluator_also_after_its_end(
         labels = {"job": job} | ({"instance": "a"} if job == "a b" else {})
         rule = rules_of("alert")[name]
         description = rule["annotations"]["description"]
-        one = told(name, "50m", labels)
+        one = expected_alert(name, "50m", labels)
         (alert,) = one["exp_alerts"]
         links = alert["exp_annotations"]
         links["runbook_url"] = f"{docs}#{name.lower()}"
@@ -157,5 +157,5 @@ def test_links_are_absolute_by_the_settings_of_the_evaluator_also_after_its_end(
             links["description"] = "No other alert on gone can fire meanwhile."
         expected.append(one)
     firing = {"50m": [(name, job) for job, name in alerts.items()]}
-    code, said = world.check(tmp_path / "tests.yml", firing=firing, alert_rule_test=expected)
-    assert code == 0, said
+    code, output = world.check(tmp_path / "tests.yml", firing=firing, alert_rule_test=expected)
+    assert code == 0, output

@@ -3,13 +3,13 @@
 import pytest
 import yaml
 
-from tests.deploy.rules import GROUPS, RULES, World, promtool, steps, threshold, told
+from tests.deploy.rules import GROUPS, RULES, World, expected_alert, promtool, steps, threshold
 
 N = 200
 FAULT = 100
-ANEW = 180
+RESTART = 180
 """Minutes: the last hour is entirely after the fault, and has a restart of a process."""
-MOMENTS = (f"{ANEW - 5}m", f"{ANEW + 2}m", f"{N}m")
+MOMENTS = (f"{RESTART - 5}m", f"{RESTART + 2}m", f"{N}m")
 
 
 def then(before: float, after: float) -> list[float]:
@@ -19,14 +19,14 @@ def then(before: float, after: float) -> list[float]:
 
 @pytest.fixture
 def world() -> World:
-    """One in which an evaluator is scraped, and nothing else yet."""
+    """A world in which an evaluator is scraped, without other series yet."""
     world = World(step_minutes=1, n=N)
     world.put("evaluator_build_info", [1] * (N + 1), job="some", instance="a")
     return world
 
 
 @pytest.mark.promtool
-def test_bad_queries_count_for_what_is_sure_enough_and_goes_on(world, tmp_path):
+def test_bad_queries_fire_if_the_rise_is_significant_and_persistent(world, tmp_path):
     # With 3,000 queries an hour the bound is 0.05 below the share; the bar is 4 x 0.1.
     for job, queries, bad in (
         ("bad", 50, then(0.08, 0.47)),
@@ -39,17 +39,17 @@ def test_bad_queries_count_for_what_is_sure_enough_and_goes_on(world, tmp_path):
         world.quality(job, [queries] * N, [0.8] * N)
         world.values(job, [queries] * N, bad)
     for job in ("restarts", "bad-and-restarts"):
-        world.begin_anew(job, ANEW)
+        world.restart_counters(job, RESTART)
     bad = [("EvaluatorBadQueries", job) for job in ("bad", "bad-and-restarts")]
     recovers = ("EvaluatorBadQueries", "recovers")
-    before, anew, end = MOMENTS
-    firing = {before: [*bad, recovers], anew: [*bad, recovers], end: bad}
-    code, said = world.check(tmp_path / "tests.yml", firing=firing)
-    assert code == 0, said
+    before, restart, end = MOMENTS
+    firing = {before: [*bad, recovers], restart: [*bad, recovers], end: bad}
+    code, output = world.check(tmp_path / "tests.yml", firing=firing)
+    assert code == 0, output
 
 
 @pytest.mark.promtool
-def test_judgments_and_messages_count_when_there_are_enough(world, tmp_path):
+def test_shares_of_judgments_and_messages_fire_only_with_enough_records(world, tmp_path):
     for job, judgments, late in (
         ("late", 50, then(0, 0.4)),
         ("late-and-restarts", 50, then(0, 0.4)),
@@ -69,21 +69,21 @@ def test_judgments_and_messages_count_when_there_are_enough(world, tmp_path):
         world.messages(job, "rankings", "started", [records] * N)
         world.dead_letters(job, "schema", then(0.0, refused))
     for what, at in (
-        ("orphans", ANEW),
-        ("few-orphans", ANEW),
+        ("orphans", RESTART),
+        ("few-orphans", RESTART),
         ("late", N - 40),
         ("in-time", N - 40),
     ):
-        world.begin_anew(f"{what}-and-restarts", at)  # longer ago than the alert waits
-    told_of = [
+        world.restart_counters(f"{what}-and-restarts", at)  # longer ago than the alert waits
+    expected = [
         ("EvaluatorDeadLetters", "refused"),
         ("EvaluatorJudgmentDelay", "late"),
         ("EvaluatorJudgmentDelay", "late-and-restarts"),
         ("EvaluatorOrphans", "orphans"),
         ("EvaluatorOrphans", "orphans-and-restarts"),
     ]
-    code, said = world.check(tmp_path / "tests.yml", firing=dict.fromkeys(MOMENTS, told_of))
-    assert code == 0, said
+    code, output = world.check(tmp_path / "tests.yml", firing=dict.fromkeys(MOMENTS, expected))
+    assert code == 0, output
 
 
 @pytest.mark.promtool
@@ -95,20 +95,20 @@ def test_a_task_that_restores_is_not_stale(world, tmp_path):
         where = {"job": job, "instance": "a", "topic": "rankings", "partition": "1"}
         world.put("evaluator_input_position", range(0, 25 * N + 1, 25), **where)
     stale = [("EvaluatorCheckpointStale", "stale"), ("EvaluatorWatermarkStale", "stale")]
-    code, said = world.check(tmp_path / "tests.yml", firing=dict.fromkeys(MOMENTS, stale))
-    assert code == 0, said
+    code, output = world.check(tmp_path / "tests.yml", firing=dict.fromkeys(MOMENTS, stale))
+    assert code == 0, output
 
 
 @pytest.mark.promtool
-def test_a_measure_whose_bad_queries_nobody_counts_is_told(tmp_path):
+def test_a_missing_count_of_bad_queries_fires_an_alert(tmp_path):
     world = World(step_minutes=1, n=60)
     world.healthy("fine")
     world.drop("evaluator_quality_values")
-    code, said = world.check(
+    code, output = world.check(
         tmp_path / "tests.yml",
         firing={"20m": [], "45m": [("EvaluatorBadQueriesUnwatched", "")]},
         alert_rule_test=[
-            told(
+            expected_alert(
                 "EvaluatorBadQueriesUnwatched",
                 "45m",
                 {"measure": "ndcg@10"},
@@ -119,7 +119,7 @@ def test_a_measure_whose_bad_queries_nobody_counts_is_told(tmp_path):
             )
         ],
     )
-    assert code == 0, said
+    assert code == 0, output
 
 
 @pytest.mark.promtool
@@ -130,7 +130,7 @@ def test_the_change_of_a_mean_is_against_the_same_hour_a_week_ago(tmp_path):
         n_before = 4 * few if job == "fell" else queries
         totals = {"queries": [0.0], "value": [0.0], "value_squares": [0.0]}
         for half_hour in range(2 * hours + 4):
-            # a day ago it was as it is now, so that only a week ago makes a difference
+            # a day ago equals now, so only a week ago makes a difference
             is_late = half_hour >= 2 * (hours - 48)
             mean, n = (0.4, queries) if is_late else (before, n_before)
             for name, each in (("queries", 1), ("value", mean), ("value_squares", mean**2 + 0.01)):
@@ -157,5 +157,5 @@ def test_the_change_of_a_mean_is_against_the_same_hour_a_week_ago(tmp_path):
         ],
     }
     (tmp_path / "tests.yml").write_text(yaml.safe_dump(tests))
-    code, said = promtool("test", "rules", tmp_path / "tests.yml")
-    assert code == 0, said
+    code, output = promtool("test", "rules", tmp_path / "tests.yml")
+    assert code == 0, output

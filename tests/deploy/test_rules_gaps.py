@@ -4,18 +4,18 @@ from math import nan
 
 import pytest
 
-from tests.deploy.rules import World, steps, told
+from tests.deploy.rules import World, expected_alert, steps
 
 
 @pytest.mark.promtool
-def test_without_any_evaluator_one_alert_says_so(tmp_path):
+def test_one_alert_fires_without_any_evaluator(tmp_path):
     world = World(step_minutes=1, n=30)
     world.put("up", [1] * 31, job="another-program", instance="a")
-    code, said = world.check(
+    code, output = world.check(
         tmp_path / "tests.yml",
         firing={"0": [], "4m": [], "10m": [("EvaluatorAbsent", "")]},
         alert_rule_test=[
-            told(
+            expected_alert(
                 "EvaluatorAbsent",
                 "10m",
                 {},
@@ -24,11 +24,11 @@ def test_without_any_evaluator_one_alert_says_so(tmp_path):
             )
         ],
     )
-    assert code == 0, said
+    assert code == 0, output
 
 
 @pytest.mark.promtool
-def test_a_deployment_that_vanishes_beside_another_is_told_for_a_day(tmp_path):
+def test_a_vanished_deployment_fires_for_a_day_while_another_runs(tmp_path):
     hours, last = 28, 24  # in steps of five minutes: it is scraped for two hours
     world = World(step_minutes=5, n=hours * 12)
     for job in ("stays", "vanishes"):
@@ -37,11 +37,11 @@ def test_a_deployment_that_vanishes_beside_another_is_told_for_a_day(tmp_path):
         if 'job="vanishes"' in path:
             world.series[path] = [*values[: last + 1], *[nan] * (hours * 12 - last)]
     vanished = [("EvaluatorAbsent", "vanishes")]
-    code, said = world.check(
+    code, output = world.check(
         tmp_path / "tests.yml",
         firing={"2h": [], "2h30m": vanished, "25h50m": vanished, "26h20m": []},
         alert_rule_test=[
-            told(
+            expected_alert(
                 "EvaluatorAbsent",
                 "2h30m",
                 {"job": "vanishes"},
@@ -50,19 +50,19 @@ def test_a_deployment_that_vanishes_beside_another_is_told_for_a_day(tmp_path):
             )
         ],
     )
-    assert code == 0, said
+    assert code == 0, output
 
 
 @pytest.mark.promtool
-def test_when_the_last_deployment_is_gone_for_a_day_it_is_still_told(tmp_path):
+def test_the_alert_still_fires_a_day_after_the_last_deployment_vanished(tmp_path):
     world = World(step_minutes=5, n=26 * 12)
     for job in ("first", "second"):
         scraped = steps((1, 13), (nan, 25 * 12))
         world.put("evaluator_build_info", scraped, job=job, instance="a")
     gone = [("EvaluatorAbsent", "first"), ("EvaluatorAbsent", "second")]
     firing = {"1h": [], "2h": gone, "24h30m": gone, "25h30m": [("EvaluatorAbsent", "")]}
-    code, said = world.check(tmp_path / "tests.yml", firing=firing)
-    assert code == 0, said
+    code, output = world.check(tmp_path / "tests.yml", firing=firing)
+    assert code == 0, output
 
 
 COUNTED = {
@@ -78,7 +78,7 @@ COUNTED = {
 
 @pytest.mark.promtool
 @pytest.mark.parametrize("alert", COUNTED)
-def test_what_is_told_for_an_hour_is_not_told_again_because_of_a_gap(alert, tmp_path):
+def test_an_alert_of_one_hour_does_not_fire_again_after_a_gap(alert, tmp_path):
     name, labels = COUNTED[alert]
     world = World(step_minutes=1, n=300)
     world.put("evaluator_build_info", [1] * 301, job="some", instance="a")
@@ -95,7 +95,7 @@ def test_what_is_told_for_an_hour_is_not_told_again_because_of_a_gap(alert, tmp_
     new = [
         (alert, job) for job in ("first-after-a-gap", "new-process-after-a-gap", "rises-in-a-gap")
     ]
-    code, said = world.check(
+    code, output = world.check(
         tmp_path / "tests.yml",
         firing={
             "10m": old,  # a series that begins so
@@ -107,4 +107,4 @@ def test_what_is_told_for_an_hour_is_not_told_again_because_of_a_gap(alert, tmp_
             "230m": [],
         },
     )
-    assert code == 0, said
+    assert code == 0, output

@@ -4,7 +4,7 @@ from math import nan
 
 import pytest
 
-from tests.deploy.rules import World, steps, together, told
+from tests.deploy.rules import World, expected_alert, steps, together
 
 MINUTES = 4 * 60
 FAULT = 2 * 60
@@ -80,10 +80,10 @@ FAULTS = [
 ]
 
 
-def waits_in_words() -> dict:
+def expected_waits() -> dict:
     queries = {"waits": 40 * (200 - FAULT), "waits-with-a-full-desk": 50_000}
     expected = [
-        told(
+        expected_alert(
             "EvaluatorLeaderWaits",
             "200m",
             {"job": job, "task": "1"},
@@ -96,21 +96,21 @@ def waits_in_words() -> dict:
 
 
 @pytest.mark.promtool
-def test_of_learning_exactly_the_faults_are_told(tmp_path):
+def test_exactly_the_faults_of_learning_fire(tmp_path):
     world = world_with_faults()
-    code, said = world.check(
+    code, output = world.check(
         tmp_path / "tests.yml",
         firing={"0": [], "5m": [], "1h59m": [], "4h": FAULTS},
         alert_rule_test=[
-            told(
+            expected_alert(
                 "EvaluatorLearningFrozen",
                 "4h",
                 {"job": "freezes", "model": "ranker"},
                 summary="Learning has stopped for ranker of freezes, after 40 updates.",
                 description="Live weights stay live. /status of the leader has the reason.",
             ),
-            waits_in_words(),
-            told(
+            expected_waits(),
+            expected_alert(
                 "EvaluatorNoLeader",
                 "4h",
                 {"job": "fenced"},
@@ -120,11 +120,11 @@ def test_of_learning_exactly_the_faults_are_told(tmp_path):
             ),
         ],
     )
-    assert code == 0, said
+    assert code == 0, output
 
 
 @pytest.mark.promtool
-def test_what_has_changed_is_told_for_an_hour_in_words(tmp_path):
+def test_changes_fire_for_an_hour_with_a_description(tmp_path):
     world = World(step_minutes=1, n=MINUTES)
     for job in ("promotes", "rolls-back"):
         world.healthy(job)
@@ -139,7 +139,7 @@ def test_what_has_changed_is_told_for_an_hour_in_words(tmp_path):
     summary = "The live weights of ranker changed within an hour: "
     expected = together(
         *(
-            told(
+            expected_alert(
                 "EvaluatorWeightsChanged",
                 "100m",
                 {"job": job, "model": "ranker", "status": status},
@@ -148,9 +148,9 @@ def test_what_has_changed_is_told_for_an_hour_in_words(tmp_path):
             for job, (status, words) in changed.items()
         )
     )
-    code, said = world.check(
+    code, output = world.check(
         tmp_path / "tests.yml",
         firing={"89m": [], "100m": both, "149m": both, "160m": []},
         alert_rule_test=[expected],
     )
-    assert code == 0, said
+    assert code == 0, output

@@ -2,14 +2,14 @@
 
 import pytest
 
-from tests.deploy.rules import World, steps, told
+from tests.deploy.rules import World, expected_alert, steps
 
 N, FAULT = 60, 20
 GB = 10**9
 
 
 @pytest.mark.promtool
-def test_what_comes_near_its_limit_is_told_and_nothing_else(tmp_path):
+def test_only_resources_near_their_limits_fire(tmp_path):
     world = World(step_minutes=1, n=N)
 
     def put(job, name, before, after=None, **labels):
@@ -36,11 +36,11 @@ def test_what_comes_near_its_limit_is_told_and_nothing_else(tmp_path):
         ("EvaluatorOpenFiles", "files"),
         ("EvaluatorStoreNearLimit", "store"),
     ]
-    code, said = world.check(
+    code, output = world.check(
         tmp_path / "tests.yml",
         firing={"19m": [], "60m": near},
         alert_rule_test=[
-            told(
+            expected_alert(
                 "EvaluatorMemoryHigh",
                 "60m",
                 {"job": "memory", "instance": "a"},
@@ -48,7 +48,7 @@ def test_what_comes_near_its_limit_is_told_and_nothing_else(tmp_path):
                 description="At the limit the process is killed. It starts again from its store,"
                 " and may be killed again.",
             ),
-            told(
+            expected_alert(
                 "EvaluatorDiskLow",
                 "60m",
                 {"job": "disk", "instance": "a"},
@@ -57,4 +57,4 @@ def test_what_comes_near_its_limit_is_told_and_nothing_else(tmp_path):
             ),
         ],
     )
-    assert code == 0, said
+    assert code == 0, output

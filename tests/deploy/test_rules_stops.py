@@ -4,7 +4,7 @@ from math import exp, factorial, nan
 
 import pytest
 
-from tests.deploy.rules import World, only, steps, threshold, together, told
+from tests.deploy.rules import World, expected_alert, only, steps, threshold, together
 
 NO_RANKINGS = "EvaluatorNoRankings"
 HOUR = 60
@@ -22,7 +22,7 @@ def world_of(jobs, n):
 
 
 @pytest.mark.promtool
-def test_on_day_one_a_stop_of_steady_rankings_is_told_within_ten_minutes(tmp_path):
+def test_a_stop_of_steady_rankings_on_day_one_fires_within_ten_minutes(tmp_path):
     stop, n = 40, 3 * HOUR
     after = n - stop
     world = world_of(
@@ -43,13 +43,13 @@ def test_on_day_one_a_stop_of_steady_rankings_is_told_within_ten_minutes(tmp_pat
         n,
     )
     gone = [(NO_RANKINGS, job) for job in ("fast", "steady")]
-    code, said = world.check(
+    code, output = world.check(
         tmp_path / "tests.yml",
         firing={"47m": [], f"{stop + 10}m": gone, f"{n}m": gone},
         alert_rule_test=[
             together(
                 *(
-                    told(
+                    expected_alert(
                         NO_RANKINGS,
                         f"{stop + 10}m",
                         {"job": job, "topic": "rankings"},
@@ -61,11 +61,11 @@ def test_on_day_one_a_stop_of_steady_rankings_is_told_within_ten_minutes(tmp_pat
             )
         ],
     )
-    assert code == 0, said
+    assert code == 0, output
 
 
 @pytest.mark.promtool
-def test_after_an_outage_a_stop_is_told_within_ten_minutes(tmp_path):
+def test_a_stop_after_an_outage_fires_within_ten_minutes(tmp_path):
     n = 3 * HOUR
     flows, outage = 60, 30
     again = 15 + 5  # a quarter of an hour of rankings and the five minutes that the counter needs
@@ -85,7 +85,7 @@ def test_after_an_outage_a_stop_is_told_within_ten_minutes(tmp_path):
     }.items():
         world.put(name, [*begins, *[nan] * outage, *after], job=job, **where)
     stopped = (NO_RANKINGS, "nothing-comes-back")
-    code, said = world.check(
+    code, output = world.check(
         tmp_path / "tests.yml",
         firing={
             f"{flows + outage - 1}m": [],
@@ -94,11 +94,11 @@ def test_after_an_outage_a_stop_is_told_within_ten_minutes(tmp_path):
             f"{flows + outage + again + 10}m": [(NO_RANKINGS, "comes-back-and-stops"), stopped],
         },
     )
-    assert code == 0, said
+    assert code == 0, output
 
 
 @pytest.mark.promtool
-def test_a_pause_that_was_there_last_week_is_no_stop(tmp_path):
+def test_a_pause_that_also_happened_last_week_does_not_fire(tmp_path):
     n = WEEK + DAY
     week = [(20, 20 * HOUR), (0, 4 * HOUR)] * 7
     world = world_of(
@@ -120,7 +120,7 @@ def test_a_pause_that_was_there_last_week_is_no_stop(tmp_path):
         *("evaluator:min_steady_messages", "evaluator:min_expected_messages"),
         *(f"evaluator:messages_{name}" for name in names),
     )
-    code, said = world.check(
+    code, output = world.check(
         tmp_path / "tests.yml",
         rules=[rules],
         firing={
@@ -133,16 +133,16 @@ def test_a_pause_that_was_there_last_week_is_no_stop(tmp_path):
             f"{night + 60}m": [],
         },
     )
-    assert code == 0, said
+    assert code == 0, output
 
 
 def at_most(count: float, mean: float) -> float:
-    """How likely a Poisson variable of that mean is no more than *count*."""
+    """The probability that a Poisson variable with that mean is at most *count*."""
     return exp(-mean) * sum(mean**k / factorial(k) for k in range(int(count) + 1))
 
 
-def test_by_chance_it_fires_less_than_once_in_twenty_years_at_any_rate():
-    """Rankings that come independently, at the rate that is worst: looked at every minute.
+def test_false_alarms_are_rarer_than_one_in_twenty_years_at_any_rate():
+    """Independent rankings at the worst rate, evaluated every minute.
 
     Three times five minutes must have the least number, and eight minutes none: five of the
     window and three of `for`.
@@ -154,6 +154,6 @@ def test_by_chance_it_fires_less_than_once_in_twenty_years_at_any_rate():
     assert max(chances) * looks_in_a_year < 1 / 20
 
 
-def test_from_six_rankings_a_minute_on_a_stop_is_nearly_always_told():
+def test_a_stop_nearly_always_fires_at_six_or_more_rankings_per_minute():
     """Three windows apart, and as many between them: by the bound of the sum over all eleven."""
     assert 11 * at_most(threshold("min_steady_messages") - 1, 6 * 5) < 0.01

@@ -2,14 +2,14 @@
 
 import pytest
 
-from tests.deploy.rules import World, steps, told
+from tests.deploy.rules import World, expected_alert, steps
 
 N = 120
 END = f"{N}m"
 
 
 def world_in_trouble() -> World:
-    """Three workers of one job, with one thing wrong of each kind."""
+    """Three workers of one job, with one fault of each kind."""
     world = World(step_minutes=1, n=N)
     for instance, works in (("a", 0), ("b", 1), ("c", 1)):
         where = {"job": "evaluator", "instance": instance}
@@ -54,14 +54,14 @@ IN_WORDS = {
 
 
 @pytest.mark.promtool
-def test_what_is_wrong_is_told_in_numbers(tmp_path):
+def test_descriptions_state_the_measured_numbers(tmp_path):
     expected = [
-        told(alert, END, {"job": "evaluator"} | labels, **words)
+        expected_alert(alert, END, {"job": "evaluator"} | labels, **words)
         for alert, (labels, words) in IN_WORDS.items()
     ]
-    code, said = world_in_trouble().check(
+    code, output = world_in_trouble().check(
         tmp_path / "tests.yml",
         firing={END: [(alert, "evaluator") for alert in IN_WORDS]},
         alert_rule_test=expected,
     )
-    assert code == 0, said
+    assert code == 0, output

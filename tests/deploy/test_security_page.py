@@ -13,7 +13,7 @@ from tests.tidy.tree import ROOT
 PAGE = (ROOT / "docs" / "security.md").read_text("utf-8")
 
 
-def test_a_store_that_is_quarantined_lies_where_the_page_says(tmp_path):
+def test_a_quarantined_store_is_in_the_directory_of_the_page(tmp_path):
     states = RocksStateDirectory(tmp_path)
     states.hold()
     states.open(0).close()
@@ -23,14 +23,14 @@ def test_a_store_that_is_quarantined_lies_where_the_page_says(tmp_path):
     assert f"`{quarantined.replace('0', 'N')}`" in PAGE
 
 
-def test_the_page_names_the_limits_of_held_queries_and_their_defaults():
+def test_the_page_names_the_limits_of_open_queries_and_their_defaults():
     limits = " ".join(PAGE.split("## Limits")[1].split("## ")[0].split())
     (mebibytes,) = re.findall(r"`memory_tier_bytes` in memory \((\d+) MiB\)", limits)
     assert Settings().memory_tier_bytes == int(mebibytes) << 20
     assert Settings().max_store_bytes == 0
 
 
-def test_the_folder_of_the_image_is_as_closed_as_the_page_says():
+def test_the_state_directory_of_the_image_has_the_mode_of_the_page():
     (mode,) = re.findall(r"in the image it is `(\d+)`", PAGE)
     assert f"--mode={mode} /var/lib/evaluator" in (ROOT / "Dockerfile").read_text("utf-8")
 
@@ -38,7 +38,7 @@ def test_the_folder_of_the_image_is_as_closed_as_the_page_says():
 @pytest.mark.parametrize(
     "name", ["sasl_password_file", "ssl_cafile", "ssl_certfile", "ssl_keyfile"]
 )
-def test_every_file_of_the_login_is_looked_at_again(name, tmp_path):
+def test_a_change_of_any_login_file_is_detected(name, tmp_path):
     file = tmp_path / "file"
     file.write_text("old")
     connection = dataclasses.replace(Connection("b:1"), **{name: str(file)})

@@ -43,7 +43,7 @@ def environment():
     return dict(each.split("=", 1) for each in options()["Environment"])
 
 
-def given_in(command):
+def parsed_command(command):
     """The program of a command of an instance, and its options."""
     command = command.replace("%S", "/var/lib").replace("%i", "9464")
     for name, value in environment().items():
@@ -52,8 +52,8 @@ def given_in(command):
     return program, new_parser().parse_args(arguments)
 
 
-def test_its_command_is_accepted_and_its_state_is_where_systemd_makes_it():
-    program, given = given_in(only("ExecStart"))
+def test_its_command_is_accepted_and_uses_the_state_directory_of_systemd():
+    program, given = parsed_command(only("ExecStart"))
     settings = load_settings(environment={}, assignments=given.set)
     assert (program, given.source) == (PROGRAM, "kafka://kafka:9093")
     assert settings.http_port == 9464
@@ -61,7 +61,7 @@ def test_its_command_is_accepted_and_its_state_is_where_systemd_makes_it():
     assert only("StateDirectoryMode") == "0700"
 
 
-def test_a_worker_has_a_name_and_a_session_that_is_longer_than_the_pause_before_a_restart():
+def test_a_worker_has_a_name_and_a_session_timeout_longer_than_the_restart_delay():
     given = {n: value for n, value in environment().items() if n.startswith("EVALUATOR_")}
     settings = load_settings(environment=given | {NAME: specified(given[NAME])})
     assert settings.group_instance_id == "host-9464"
@@ -74,10 +74,10 @@ def specified(text):
     return text.replace("%H", "host").replace("%i", "9464")
 
 
-def test_an_instance_may_be_a_map():
+def test_an_instance_can_run_the_map_command():
     cleared, command = options(MAP)["ExecStart"]
     assert cleared == "", "a second command would be refused"
-    program, given = given_in(command)
+    program, given = parsed_command(command)
     assert (program, given.source) == (PROGRAM, "kafka://kafka:9093")
     assert (given.command, given.to) == (("map", "map"), "rankings,judgments")
     assert str(given.mapping) == "/etc/evaluator/mapping.toml"
@@ -90,19 +90,19 @@ def test_it_is_stopped_and_reloaded_by_the_signals_of_the_program():
     assert shlex.split(only("ExecReload"))[1:] == ["-HUP", "$MAINPID"]
 
 
-def test_it_is_started_again_unless_that_cannot_help():
+def test_it_is_restarted_unless_the_exit_code_is_permanent():
     assert only("Restart") == "always"
     assert [int(code) for code in only("RestartPreventExitStatus").split()] == [exits.USAGE]
 
 
-def test_calls_that_it_makes_at_the_start_do_not_end_it():
+def test_a_denied_system_call_at_startup_does_not_end_it():
     assert only("SystemCallErrorNumber") == "EPERM", "setrlimit may be refused, and is not needed"
 
 
 @pytest.mark.slow
 def test_systemd_accepts_it_and_finds_it_confined(tmp_path):
     program = shutil.which("systemd-analyze")
-    assert program, "systemd-analyze is not there: make system"
+    assert program, "systemd-analyze is missing; `make system` installs it"
     unit, another = tmp_path / "evaluator@9464.service", tmp_path / "evaluator@9470.service"
     drop_in = tmp_path / "evaluator@9470.service.d" / "map.conf"
     drop_in.parent.mkdir()

@@ -13,7 +13,7 @@ import pytest
 from hatch_build import platform_of
 from tests.tidy.tree import ROOT
 
-FORM = "from evaluator.wire.native import library; print(library.BUILT is not None)"
+HAS_EXTENSION = "from evaluator.wire.native import library; print(library.BUILT is not None)"
 RANKING = '{"schema_version":1,"trace_id":"t","node_id":"n","timestamp_ms":1000,'
 RANKING += '"candidate_ids":["a","b"],"scores":[2,1]}\n'
 JUDGMENT = (
@@ -59,7 +59,7 @@ def installed(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_wheel_has_the_compiled_part_and_the_tag_of_an_old_glibc(wheel):
+def test_the_wheel_has_the_extension_and_the_tag_of_an_old_glibc(wheel):
     tags = wheel.stem.split("-")[2:]
     assert tags[:2] == ["py3", "none"]
     assert tags[2].startswith("manylinux_2_17_")
@@ -73,7 +73,7 @@ def test_the_wheel_has_the_compiled_part_and_the_tag_of_an_old_glibc(wheel):
 
 
 @pytest.mark.slow
-def test_the_compiled_part_needs_the_library_of_c_and_no_other(wheel, tmp_path):
+def test_the_extension_links_to_libc_only(wheel, tmp_path):
     if shutil.which("readelf") is None:
         pytest.skip("readelf of binutils reads what the library needs")
     with zipfile.ZipFile(wheel) as archive:
@@ -86,7 +86,7 @@ def test_the_compiled_part_needs_the_library_of_c_and_no_other(wheel, tmp_path):
 def test_the_wheel_works_without_a_compiler(wheel, installed, tmp_path):
     programs = installed(wheel)
     there = {"cwd": tmp_path, "env": {"PATH": str(programs)}}
-    assert run(programs / "python", "-c", FORM, **there) == "True\n"
+    assert run(programs / "python", "-c", HAS_EXTENSION, **there) == "True\n"
     where = run(programs / "python", "-c", "import evaluator; print(evaluator.__file__)", **there)
     assert where.startswith(str(programs.parent))
     assert run(programs / "evaluator", "--version", **there).startswith("evaluator ")
@@ -97,11 +97,11 @@ def test_the_wheel_works_without_a_compiler(wheel, installed, tmp_path):
 
 
 @pytest.mark.slow
-def test_without_a_compiler_the_wheel_is_of_no_platform_and_works(installed, tmp_path):
+def test_a_wheel_built_without_a_compiler_is_platform_independent_and_works(installed, tmp_path):
     programs = installed(build(tmp_path / "dist", CC="no-such-compiler"))
     there = {"cwd": tmp_path, "env": {"PATH": str(programs)}}
     assert next((tmp_path / "dist").glob("*.whl")).stem.endswith("-py3-none-any")
-    assert run(programs / "python", "-c", FORM, **there) == "False\n"
+    assert run(programs / "python", "-c", HAS_EXTENSION, **there) == "False\n"
 
 
 @pytest.mark.parametrize(

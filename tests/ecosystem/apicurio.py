@@ -65,7 +65,7 @@ class Apicurio:
                 command, env=self._environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL
             )
         try:
-            until(self._answers, seconds=START_SECONDS, told=self.log.read_text)
+            until(self._answers, seconds=START_SECONDS, details=self.log.read_text)
         except BaseException:
             self.__exit__()
             raise
@@ -81,8 +81,8 @@ class Apicurio:
     def _answers(self):
         assert self._popen.poll() is None, self.log.read_text()
         try:
-            with urllib.request.urlopen(f"{self.url}/subjects", timeout=10) as answer:
-                return answer.status == 200
+            with urllib.request.urlopen(f"{self.url}/subjects", timeout=10) as response:
+                return response.status == 200
         except OSError:
             return False
 
@@ -93,5 +93,5 @@ class Apicurio:
             json.dumps(document).encode(),
             {"Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return json.load(answer)["id"]
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return json.load(response)["id"]

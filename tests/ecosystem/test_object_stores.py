@@ -75,7 +75,7 @@ def _install(directory):
 
 @contextmanager
 def azure(bucket, objects, directory):
-    """A container with these objects in Azurite, which writes its log there; yields likewise."""
+    """A container with these objects in Azurite, which logs there; yields its environment."""
     from azure.storage.blob import ContainerClient
 
     (port,) = free_ports(1)
@@ -119,7 +119,7 @@ def store(request, tmp_path):
     return request.param, servers[request.param]
 
 
-def test_an_archive_is_read(store, tmp_path):
+def test_an_archive_in_an_object_store_is_read(store, tmp_path):
     scheme, server = store
     (tmp_path / "archived").mkdir()
     root = write_expected(tmp_path / "archived")
@@ -127,7 +127,7 @@ def test_an_archive_is_read(store, tmp_path):
         reads_a_store(root, tmp_path, scheme, environment)
 
 
-def test_it_keeps_snapshots(store, tmp_path):
+def test_an_object_store_keeps_snapshots(store, tmp_path):
     scheme, server = store
     (tmp_path / "stores").mkdir()
     with server("snapshots", {}) as environment:

@@ -74,7 +74,7 @@ def mapping_of(form, url, prefix, *, has_file):
     ("form", "has_file"),
     [("avro", False), ("json", False), ("protobuf", True), ("protobuf", False)],
 )
-def test_a_world_by_the_serializers_of_others_equals_its_canonical_twin(
+def test_records_of_third_party_serializers_equal_their_canonical_twin(
     form, has_file, registry, kafka, topic_prefix, tmp_path
 ):
     serps, clicks = world()

@@ -159,7 +159,7 @@ def cluster(root):
             assert all(of.poll() is None for of in started), (root / "daemons").read_text()
             return (root / "daemons").read_text().count("Successfully registered with master") == 3
 
-        until(joined, told=(root / "daemons").read_text)
+        until(joined, details=(root / "daemons").read_text)
         yield address, [of.pid for of in started[1:]]
 
 
@@ -228,7 +228,7 @@ def kill_an_executor(process, root, workers):
         ]
         return found if len(found) >= 2 else None
 
-    pid, line = until(evaluating, told=(root / "log").read_text)[0]
+    pid, line = until(evaluating, details=(root / "log").read_text)[0]
     os.kill(pid, signal.SIGKILL)
     words = line.split(b"\0")
     return words[words.index(b"--executor-id") + 1].decode()
@@ -320,7 +320,7 @@ def foreign_topics(kafka, prefix):
     world.produce({("judgments", 1): [Raw(0, at, None)]})
 
 
-def test_a_mapping_of_topics_held_at_the_end_without_tables_of_queries_equals_a_replay(
+def test_a_mapping_without_query_tables_and_with_held_topics_equals_a_replay(
     cluster, kafka, topic_prefix, tmp_path
 ):
     foreign_topics(kafka, topic_prefix)

@@ -445,15 +445,15 @@ def _end_with_parent() -> None:
 
 def _answers(port: int) -> bool:
     """Whether the broker on *port* lists a broker, which is itself, and so has a controller."""
-    answer = _answer(port, b"\x00\x03\x00\x01", b"\x00\x00\x00\x00", 12)  # Metadata v1, no topics
-    return answer is not None and int.from_bytes(answer[8:], "big") > 0  # brokers
+    response = _answer(port, b"\x00\x03\x00\x01", b"\x00\x00\x00\x00", 12)  # Metadata v1, no topics
+    return response is not None and int.from_bytes(response[8:], "big") > 0  # brokers
 
 
 def _group_error(port: int) -> int | None:
     """The error code for an unused group id; None without an answer."""
     groups = b"\x00\x00\x00\x01" + b"\x00\x06nobody"
-    answer = _answer(port, b"\x00\x0f\x00\x00", groups, 14)  # DescribeGroups v0
-    return None if answer is None else int.from_bytes(answer[12:], "big")
+    response = _answer(port, b"\x00\x0f\x00\x00", groups, 14)  # DescribeGroups v0
+    return None if response is None else int.from_bytes(response[12:], "big")
 
 
 def _answer(port: int, api: bytes, body: bytes, n_bytes: int) -> bytes | None:
@@ -462,7 +462,7 @@ def _answer(port: int, api: bytes, body: bytes, n_bytes: int) -> bytes | None:
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
             connection.sendall(len(request).to_bytes(4, "big") + request)
-            answer = connection.recv(n_bytes, socket.MSG_WAITALL)
-            return answer if len(answer) == n_bytes else None
+            response = connection.recv(n_bytes, socket.MSG_WAITALL)
+            return response if len(response) == n_bytes else None
     except OSError:
         return None

@@ -39,7 +39,7 @@ async def backend(kafka, topic_prefix):
 
 
 @pytest.fixture(autouse=True)
-def _state_and_port_of_its_own(monkeypatch, tmp_path):
+def _own_state_and_port(monkeypatch, tmp_path):
     """A command in this process has its own state directory and port."""
     monkeypatch.setenv("EVALUATOR_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("EVALUATOR_HTTP_PORT", "0")

@@ -32,7 +32,7 @@ class SharedBroker:
         self._broker: Broker | None = None
 
     def acquire(self) -> str:
-        """Counts this process in; returns HOST:PORT."""
+        """Registers this process; returns HOST:PORT."""
         self._directory.mkdir(parents=True, exist_ok=True)
         with locked(self._directory / "lock"):
             state = json.loads(self._state.read_text()) if self._state.exists() else {"users": 0}
@@ -45,14 +45,16 @@ class SharedBroker:
             return str(state["bootstrap"])
 
     def release(self) -> None:
-        """Counts this process out; the process that started the broker waits for the others and
+        """Unregisters this process; the one that started the broker waits for the others and
         stops it."""
         with locked(self._directory / "lock"):
             state = json.loads(self._state.read_text())
             state["users"] -= 1
             self._state.write_text(json.dumps(state))
         if self._broker is not None:
-            until(self._is_unused, seconds=3_600.0, told=lambda: "other test processes still run")
+            until(
+                self._is_unused, seconds=3_600.0, details=lambda: "other test processes still run"
+            )
             self._broker.stop()
 
     def _is_unused(self) -> bool:

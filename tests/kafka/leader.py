@@ -38,7 +38,7 @@ async def elected(leadership: KafkaLeadership) -> list[OutputRecord]:
     return followed
 
 
-def say(*words: object) -> None:
+def print_line(*words: object) -> None:
     """Prints a line without a buffer."""
     sys.stdout.write(" ".join(map(str, words)) + "\n")
     sys.stdout.flush()
@@ -55,9 +55,9 @@ async def work(bootstrap: str, prefix: str) -> None:
         try:
             await leadership.publish([("weights", record), ("weights-log", record)])
         except (Fenced, SourceUnavailable) as error:
-            say(type(error).__name__, leadership.elected)
+            print_line(type(error).__name__, leadership.elected)
             break
-        say(number)
+        print_line(number)
     await leadership.stop()
 
 

@@ -103,7 +103,7 @@ class Process:
         return [event for event in map(json.loads, lines) if event["event"] == name]
 
     def eventually(self, look: Callable[[], T], *, seconds: float = PATIENCE_SECONDS) -> T:
-        """The result of *look* once it is true; fails if the process ends before."""
+        """The result of *look* once it is true; fails if the process ends first."""
 
         def look_while_it_runs() -> T:
             runs = self.running
@@ -112,7 +112,7 @@ class Process:
             return found
 
         return until(
-            look_while_it_runs, seconds=seconds, told=lambda: f"{self.err}\n{self.snapshot()}"
+            look_while_it_runs, seconds=seconds, details=lambda: f"{self.err}\n{self.snapshot()}"
         )
 
     def snapshot(self) -> str:
@@ -193,7 +193,7 @@ class Worker(Process):
     def until_ready(self) -> None:
         self.eventually(lambda: (self.get("/readyz") or (0,))[0] == 200)
 
-    def until_away(self, reason: str = "broker unavailable") -> None:
+    def until_unavailable(self, reason: str = "broker unavailable") -> None:
         """Waits until the live process is not ready, for this reason among others."""
         self.eventually(lambda: reason in str(self.document("/readyz").get("reasons")))
         assert (self.get("/livez") or (0,))[0] == 200

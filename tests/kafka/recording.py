@@ -49,7 +49,7 @@ class Recording:
             )
             return complete({name: page for name, page in pages.items() if page is not None})
 
-        until(look, every=0.1, told=lambda: pages)
+        until(look, every=0.1, details=lambda: pages)
         self._walls.append(time.time())
         self._pages.append(pages)
 

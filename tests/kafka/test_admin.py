@@ -31,7 +31,7 @@ def errors(findings):
     return [finding.what for finding in findings if finding.severity == "error"]
 
 
-async def test_a_plan_for_nothing_yet_needs_a_count_and_is_made_as_planned(kafka, topic_prefix):
+async def test_a_plan_without_topics_needs_a_count_and_is_created_as_planned(kafka, topic_prefix):
     with pytest.raises(SourceUnusable, match="--partitions N"):
         await plan_topics(kafka, topic_prefix=topic_prefix)
     plan = await plan_topics(kafka, topic_prefix=topic_prefix, partitions=3)
@@ -51,7 +51,7 @@ async def test_a_plan_for_nothing_yet_needs_a_count_and_is_made_as_planned(kafka
         assert {finding.severity for finding in findings} == {"ok"}
 
 
-async def test_what_the_leader_says_is_kept_for_ever(kafka, topic_prefix):
+async def test_records_of_the_leader_never_expire(kafka, topic_prefix):
     plan = await plan_topics(kafka, topic_prefix=topic_prefix, partitions=1)
     await create_topics(kafka, plan)
     names = [f"{topic_prefix}{name}" for name in LEADER_NAMES]
@@ -63,7 +63,7 @@ async def test_what_the_leader_says_is_kept_for_ever(kafka, topic_prefix):
     assert (weights_log["retention.ms"], weights_log["retention.bytes"]) == ("-1", "-1")
 
 
-async def test_checkpoints_are_compacted_soon(kafka, topic_prefix):
+async def test_checkpoints_are_compacted_within_bounded_time(kafka, topic_prefix):
     plan = await plan_topics(kafka, topic_prefix=topic_prefix, partitions=1)
     await create_topics(kafka, plan)
     name = f"{topic_prefix}checkpoints"
@@ -80,8 +80,8 @@ def stamped(*, ahead_ms):
     return {"key": b"k", "partition": 0, "timestamp_ms": time.time_ns() // 1_000_000 + ahead_ms}
 
 
-async def test_new_inputs_refuse_records_that_are_stamped_too_far_ahead(kafka, topic_prefix):
-    """As a producer whose clock is ahead sees it; nothing of it is in the log."""
+async def test_new_inputs_reject_timestamps_too_far_ahead(kafka, topic_prefix):
+    """The error for a producer whose clock is ahead; the log has none of its records."""
     plan = await plan_topics(
         kafka, topic_prefix=topic_prefix, partitions=1, timestamp_bound_ms=300_000
     )
@@ -100,7 +100,7 @@ async def test_new_inputs_refuse_records_that_are_stamped_too_far_ahead(kafka, t
             assert sent.offset == 0
 
 
-async def test_the_largest_bound_is_none(kafka, topic_prefix):
+async def test_the_timestamp_bound_is_capped_at_the_largest_long(kafka, topic_prefix):
     plan = await plan_topics(
         kafka, topic_prefix=topic_prefix, partitions=1, timestamp_bound_ms=10**30
     )
@@ -145,7 +145,7 @@ async def test_the_check_warns_of_timestamps_that_are_not_bounded(kafka, topic_p
     assert timestamp_warnings(without) == []
 
 
-async def test_the_check_says_what_log_append_time_does_to_an_input(kafka, topic_prefix):
+async def test_the_check_warns_of_log_append_time_of_an_input(kafka, topic_prefix):
     await make(kafka, topic_prefix, {"rankings": 1}, **{"message.timestamp.type": "LogAppendTime"})
     (found,) = timestamp_warnings(
         await inspect(kafka, **{**DEFAULTS, "topic_prefix": topic_prefix})
@@ -168,9 +168,7 @@ async def test_the_check_warns_of_checkpoints_that_are_compacted_late(kafka, top
     )
 
 
-async def test_the_check_looks_at_what_the_leader_needs_where_something_is_learned(
-    kafka, topic_prefix
-):
+async def test_the_check_covers_the_needs_of_the_leader_if_a_model_is_learned(kafka, topic_prefix):
     logs = "weights-log", "alarm-commands"
     names = dict.fromkeys(("rankings", "judgments", *OUTPUT_NAMES, *logs), 1)
     await make(kafka, topic_prefix, names)
@@ -188,9 +186,9 @@ async def test_the_check_looks_at_what_the_leader_needs_where_something_is_learn
             f"Topic {topic_prefix}weights has cleanup.policy delete, not compact.",
         ]
     )
-    told = [finding.what for finding in on if finding.severity == "ok"]
-    assert "The offsets of group some-leader can be read." in told
-    assert f"Transactional id {topic_prefix}some-leader has a coordinator." in told
+    messages = [finding.what for finding in on if finding.severity == "ok"]
+    assert "The offsets of group some-leader can be read." in messages
+    assert f"Transactional id {topic_prefix}some-leader has a coordinator." in messages
 
 
 async def test_missing_outputs_get_the_partition_count_of_the_inputs(kafka, topic_prefix):
@@ -212,7 +210,7 @@ async def test_missing_outputs_get_the_partition_count_of_the_inputs(kafka, topi
     }
 
 
-async def test_a_missing_input_gets_the_count_of_the_other(kafka, topic_prefix):
+async def test_a_missing_input_gets_the_partition_count_of_the_other(kafka, topic_prefix):
     await make(kafka, topic_prefix, {"judgments": 4})
     plan = await plan_topics(kafka, topic_prefix=topic_prefix, partitions=1)
     assert plan[0].partitions == 4
@@ -224,7 +222,7 @@ async def test_unequal_inputs_cannot_be_planned_for(kafka, topic_prefix):
         await plan_topics(kafka, topic_prefix=topic_prefix)
 
 
-async def test_a_refusal_of_the_broker_says_its_reason(kafka, topic_prefix):
+async def test_an_error_of_the_broker_has_its_reason(kafka, topic_prefix):
     plan = await plan_topics(kafka, topic_prefix=topic_prefix, partitions=1)
     with pytest.raises(SourceUnusable, match=r"(?s)rankings: .*[Rr]eplication"):
         await create_topics(kafka, plan, replication_factor=7)
@@ -277,7 +275,7 @@ async def test_the_check_finds_inputs_that_are_compacted(kafka, topic_prefix):
     assert all("cleanup.policy compact" in what for what in found)
 
 
-async def test_the_check_tells_a_broker_that_is_not_there(kafka):
+async def test_the_check_reports_an_unreachable_broker(kafka):
     findings = await inspect(Connection("127.0.0.1:9"), needed_ms=1)
     assert [finding.severity for finding in findings] == ["error"]
     both = await inspect(Connection(f"127.0.0.1:9,{kafka.bootstrap}"), needed_ms=1)

@@ -35,8 +35,8 @@ QUICK = replace(
 )
 
 
-def at_once(rules: str) -> str:
-    """The rules without a minute of waiting."""
+def with_short_durations(rules: str) -> str:
+    """The rules with a duration of one second in place of a minute."""
     return rules.replace("for: 1m", "for: 1s")
 
 
@@ -48,12 +48,12 @@ def has_watched_all(worker) -> bool:
 
 def muted(address: str) -> list[dict[str, str]]:
     """Labels of the alerts that an Alertmanager has and another one mutes."""
-    with urlopen(f"http://{address}/api/v2/alerts", timeout=PATIENCE_SECONDS) as answer:
-        alerts = json.load(answer)
+    with urlopen(f"http://{address}/api/v2/alerts", timeout=PATIENCE_SECONDS) as response:
+        alerts = json.load(response)
     return [one["labels"] for one in alerts if one["status"]["inhibitedBy"]]
 
 
-def records(*, falls: bool, hours: range = range(HOURS)) -> dict:
+def records(*, drops: bool, hours: range = range(HOURS)) -> dict:
     """Rankings and their judgments; the best candidate comes first nine times of ten."""
     random = Random(20_26)
     made = {("rankings", 0): [], ("judgments", 0): []}
@@ -67,7 +67,7 @@ def records(*, falls: bool, hours: range = range(HOURS)) -> dict:
             "node_id": "n",
             "timestamp_ms": at_ms,
         }
-        right = 0.3 if falls and ms >= WORSE_HOUR * HOUR_MS else 0.9
+        right = 0.3 if drops and ms >= WORSE_HOUR * HOUR_MS else 0.9
         best = "a" if random.random() < right else "c"
         ranking = {**key, "model": "ranker", "variant": "prod", "candidate_ids": ["a", "b", "c"]}
         ranking["segments"] = {"locale": "de"}
@@ -79,10 +79,10 @@ def records(*, falls: bool, hours: range = range(HOURS)) -> dict:
     return made
 
 
-def test_a_drop_reaches_the_receiver_and_no_drop_reaches_nobody(make_world, start, tmp_path):
+def test_a_drop_notifies_the_receiver_and_no_drop_notifies_none(make_world, start, tmp_path):
     worlds = {name: make_world(1, prefix_end=name, settings=QUICK) for name in ("falls", "stays")}
     for name, world in worlds.items():
-        world.produce(records(falls=name == "falls"))
+        world.produce(records(drops=name == "falls"))
     links = {"runbook_url": f"{DOCS}/runbooks.md", "dashboard_url": "https://grafana.example.com/"}
     series = {"segments": "locale", "alarm_levels": "locale=de", "alarm_objectives": "ndcg@10=0.85"}
     workers = {n: start(world, alarms="on", **links, **series) for n, world in worlds.items()}
@@ -93,7 +93,9 @@ def test_a_drop_reaches_the_receiver_and_no_drop_reaches_nobody(make_world, star
     with ExitStack() as stack:
         stack.callback(receiver.stop)
         address = stack.enter_context(alertmanager(tmp_path, receiver))
-        prometheus = Prometheus(tmp_path, jobs=jobs, alertmanager=address, rules=at_once)
+        prometheus = Prometheus(
+            tmp_path, jobs=jobs, alertmanager=address, rules=with_short_durations
+        )
         prometheus.start()
         stack.callback(prometheus.stop)
         until(lambda: len(muted(address)) == 2)

@@ -18,9 +18,9 @@ from tests.kafka.test_leader import (
     is_leader,
     leader_of,
     messages,
+    published_weights,
     replayed,
-    said,
-    until_said,
+    until_published,
 )
 from tests.oracle.messages import Raw
 from tests.worker.traffic import LONG_AGO_MS
@@ -39,7 +39,7 @@ def with_odd_features(traffic, number):
     return traffic
 
 
-def until_said_like_a_replay(world, worker, directory):
+def until_published_like_a_replay(world, worker, directory):
     """The records of weights, once they are those of a replay."""
     shared = {
         name: value
@@ -47,8 +47,8 @@ def until_said_like_a_replay(world, worker, directory):
         if name not in {"group_id", "http_port", "log_format", "state_dir"}
     }
     expected = replayed(world, directory, shared)
-    worker.eventually(lambda: len(said(world)) >= len(expected))
-    assert said(world) == expected
+    worker.eventually(lambda: len(published_weights(world)) >= len(expected))
+    assert published_weights(world) == expected
     return expected
 
 
@@ -59,7 +59,7 @@ def test_a_leader_frozen_under_load_and_forged_records_change_no_published_byte(
     settings = {**LEARNING, "heartbeats": "off", "session_timeout_ms": 6_000}
     workers = [start(world, **settings) for _ in range(2)]
     world.produce(messages(0, 200))
-    until_said(world, workers[0], 1, "challenger")
+    until_published(world, workers[0], 1, "challenger")
     workers[0].eventually(lambda: any(map(is_leader, workers)))
     first = next(filter(is_leader, workers))
     [second] = [each for each in workers if each is not first]
@@ -69,8 +69,8 @@ def test_a_leader_frozen_under_load_and_forged_records_change_no_published_byte(
     first.signal(signal.SIGCONT)
     world.produce(messages(500, 900))
     first.eventually(lambda: not is_leader(first))
-    until_said(world, second, 1)
-    expected = until_said_like_a_replay(world, second, tmp_path)
+    until_published(world, second, 1)
+    expected = until_published_like_a_replay(world, second, tmp_path)
 
     def leading():
         views = [leader_of(f"http://127.0.0.1:{each.port}") for each in workers]
@@ -113,13 +113,13 @@ def poisoned():
     }
 
 
-def test_poisoned_judgments_and_a_forgery_reach_no_more_than_the_page_of_the_gate_says(
+def test_poisoned_judgments_and_a_forged_record_stay_within_the_bounds_of_the_page(
     make_world, start, tmp_path
 ):
     world = make_world(N_TASKS, settings=SETTLED)
     worker = start(world, **POISONED, heartbeats="off")
     world.produce(poisoned())
-    expected = until_said_like_a_replay(world, worker, tmp_path)
+    expected = until_published_like_a_replay(world, worker, tmp_path)
     records = [json.loads(value) for value in expected]
     # A source floods: its lesson is tried, and its share is capped at the gate.
     flooded = [each for each in records if each["model"] == "flooded"]
@@ -141,13 +141,17 @@ def test_poisoned_judgments_and_a_forgery_reach_no_more_than_the_page_of_the_gat
     value = json.dumps(forged).encode()
     asyncio.run(write_to_weights(world.connection, world.prefix, b'"turned"', value))
     worker.eventually(lambda: worker.document(served) == forged)
-    assert said(world) == expected
+    assert published_weights(world) == expected
     # A roll-back ends both.
     where = [f"--source=kafka://{world.bootstrap}", f"--set=topic_prefix={world.prefix}"]
     assert main(["weights", "roll-back", *where, "--model=turned", "--to=1", "--reason=bad"]) == 0
     worker.eventually(lambda: worker.events("command_received"))
     world.produce(messages(N_QUERIES, N_QUERIES + 120, "turned"))
-    until_said(world, worker, 1, "rolled_back")
-    back = next(each for each in map(json.loads, said(world)) if each["status"] == "rolled_back")
+    until_published(world, worker, 1, "rolled_back")
+    back = next(
+        each
+        for each in map(json.loads, published_weights(world))
+        if each["status"] == "rolled_back"
+    )
     assert back["weights"] == turned[0]["weights"]
     worker.eventually(lambda: worker.document(served) == back)

@@ -53,7 +53,7 @@ def ahead(tmp_path):
         worker.end()
 
 
-def test_a_worker_whose_clock_is_ahead_says_so_and_writes_no_heartbeats(make_world, ahead):
+def test_a_worker_whose_clock_is_ahead_warns_and_writes_no_heartbeats(make_world, ahead):
     world = make_world(1, settings=SETTINGS)
     world.produce({("rankings", 0): [ranking("now", now_ms())]})
     began_ms = now_ms()
@@ -85,7 +85,7 @@ def test_heartbeats_of_a_worker_are_stamped_in_broker_time(make_world, ahead):
     assert judgments[0].timestamp_ms <= now_ms()
 
 
-def test_a_log_whose_clock_is_ahead_is_told_of(make_world, start):
+def test_a_log_whose_clock_is_ahead_is_reported(make_world, start):
     world = make_world(2, settings=SETTINGS)
     began_ms = now_ms()
     world.produce({("rankings", 1): [ranking("ahead", began_ms + 3_300_000)]})

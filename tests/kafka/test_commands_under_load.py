@@ -17,8 +17,8 @@ from tests.kafka.test_leader import (
     is_leader,
     leader_of,
     messages,
-    said,
-    until_said,
+    published_weights,
+    until_published,
 )
 from tests.worker.traffic import LONG_AGO_MS
 
@@ -29,7 +29,7 @@ DELAY_MS = SETTLED.maturity_ms + SETTLED.out_of_orderness_ms
 
 
 class Load:
-    """Produces 30 queries again and again, each a second of event time after the one before."""
+    """Produces 30 queries repeatedly, each one second of event time after the previous one."""
 
     def __init__(self, world, first):
         self.world, self.n = world, first
@@ -57,7 +57,7 @@ class Load:
 
 
 def log(world):
-    return [json.loads(value) for value in said(world)]
+    return [json.loads(value) for value in published_weights(world)]
 
 
 def of_status(world, status):
@@ -90,20 +90,20 @@ def kill_leader(workers):
     return [each for each in workers if each is not killed]
 
 
-def test_commands_under_load_take_effect_once_though_leaders_are_killed(make_world, start):
+def test_commands_under_load_take_effect_once_while_leaders_are_killed(make_world, start):
     world = make_world(N_TASKS, settings=SETTLED)
     settings = {**LEARNING, "heartbeats": "off", "session_timeout_ms": 6_000}
     workers = [start(world, **settings) for _ in range(3)]
     flags = [f"--set={name}={workers[0].settings[name]}" for name in ("topic_prefix", "group_id")]
     where = [f"--source=kafka://{world.bootstrap}", *flags]
     world.produce(messages(0, 600))
-    until_said(world, workers[0], 1)
+    until_published(world, workers[0], 1)
     with Load(world, 600).running() as load:
         # A roll-back; the leader is killed before or after it has read it.
         assert main(["weights", "roll-back", *where, "--to=1", "--reason=sales fell"]) == 0
         workers = kill_leader(workers)
         latest_ms = load.newest_ms + INTERVAL_MS + DELAY_MS
-        until_said(world, workers[0], 1, "rolled_back")
+        until_published(world, workers[0], 1, "rolled_back")
         [back] = of_status(world, "rolled_back")
         assert back["weights"] == log(world)[0]["weights"]
         assert (back["epoch"], back["reason"]) == (1, "sales fell")
@@ -112,12 +112,12 @@ def test_commands_under_load_take_effect_once_though_leaders_are_killed(make_wor
             served = until_served(worker, back["version"])
             assert served["epoch"] == 1
 
-        # A freeze, likewise.
+        # The same for a freeze.
         leading(workers)
         assert main(["weights", "freeze", *where, "--reason=a fair"]) == 0
         (last,) = kill_leader(workers)
         latest_ms = load.newest_ms + INTERVAL_MS + DELAY_MS
-        until_said(world, last, 1, "frozen")
+        until_published(world, last, 1, "frozen")
         frozen = log(world)
         assert (frozen[-1]["status"], frozen[-1]["reason"]) == ("frozen", "a fair")
         assert frozen[-1]["event_time_ms"] <= latest_ms
@@ -127,10 +127,10 @@ def test_commands_under_load_take_effect_once_though_leaders_are_killed(make_wor
         live = [r for r in frozen if r["status"] in {"promoted", "rolled_back"}][-1]
         assert last.document("/weights?model=m") == live
 
-        # Everything is forgotten, beside a leader that runs.
+        # `weights forget` while a leader runs.
         last.eventually(lambda: main(["weights", "forget", *where]) == 0)
         last.eventually(lambda: last.events("leader_fenced"))
-        until_said(world, last, len(of_status(world, "promoted")) + 1)
+        until_published(world, last, len(of_status(world, "promoted")) + 1)
     both = log(world)
     new = both[len(frozen) :]
     assert both[: len(frozen)] == frozen

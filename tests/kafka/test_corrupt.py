@@ -19,7 +19,7 @@ from tests.worker.truth import Truth
 pytestmark = pytest.mark.kafka
 
 _CRC_AT, _CRC_OF = 17, 21
-"""Where in a batch of format 2 its checksum is, and where that begins to count."""
+"""Positions in a batch of format 2: of its checksum, and of the bytes that it covers."""
 
 
 def batches(data):
@@ -74,7 +74,7 @@ def without(inputs, gone):
     }
 
 
-def test_a_damaged_batch_is_named_and_skipped_and_all_else_is_exact(
+def test_a_damaged_batch_is_named_and_skipped_and_all_other_values_are_exact(
     own_broker, start, topic_prefix, tmp_path, capsys
 ):
     world = World(Connection(own_broker.bootstrap), topic_prefix, n_tasks=1)
@@ -139,7 +139,7 @@ def test_a_damaged_batch_is_named_and_skipped_and_all_else_is_exact(
 
 
 @pytest.mark.parametrize("sealed", [True, False])
-def test_of_a_damaged_record_nothing_is_known_and_of_the_others_all(
+def test_records_at_returns_none_for_damaged_records_and_the_others_completely(
     own_broker, topic_prefix, sealed
 ):
     world = World(Connection(own_broker.bootstrap), topic_prefix, n_tasks=2)
@@ -159,7 +159,7 @@ def test_of_a_damaged_record_nothing_is_known_and_of_the_others_all(
 
 
 @pytest.mark.parametrize("disk", ["state", "other"])
-def test_a_batch_that_is_damaged_or_lost_after_it_was_read_stops_no_worker_that_need_not_read_it(
+def test_a_batch_damaged_or_lost_after_it_was_read_stops_only_workers_that_need_it(
     own_broker, start, topic_prefix, tmp_path, disk
 ):
     world = World(Connection(own_broker.bootstrap), topic_prefix, n_tasks=1)
@@ -189,11 +189,11 @@ def test_a_batch_that_is_damaged_or_lost_after_it_was_read_stops_no_worker_that_
         assert comparable(worker.totals) == truth.totals
     assert worker.stop() == 0
     if disk == "state":
-        begins_anew_without_its_end(own_broker, world, start, tmp_path / disk)
+        truncate_and_grow_log(own_broker, world, start, tmp_path / disk)
 
 
-def begins_anew_without_its_end(broker, world, start, states):
-    """The log loses the damaged batch too, and grows beyond the position of the worker."""
+def truncate_and_grow_log(broker, world, start, states):
+    """Deletes the damaged batch too, and lets the log grow beyond the position of the worker."""
     before, topic = world.ends(), f"{world.prefix}rankings"
     broker.stop()
     first, last = lose_end(broker, topic)

@@ -37,7 +37,7 @@ def remove(world, worker, name):
     return main([*command, "--set", f"group_id={worker.settings['group_id']}"])
 
 
-def test_of_two_processes_with_one_name_the_older_ends_and_a_removed_member_leaves_its_tasks(
+def test_the_older_process_of_one_name_ends_and_a_removed_member_leaves_its_tasks(
     make_world, start, capsys
 ):
     world = make_world(2)
@@ -102,7 +102,7 @@ async def test_a_process_that_commits_before_its_next_heartbeat_does_not_replace
     assert await newer.commit(commits)
 
 
-def test_a_member_that_stops_while_its_group_waits_for_a_dead_one_leaves_it(
+def test_a_member_that_stops_while_its_group_waits_for_a_dead_one_leaves_the_group(
     make_world, start, capsys
 ):
     world = make_world(2)
@@ -129,7 +129,7 @@ def read_by(*workers):
     return [each.events("worker_stopped")[0]["records"] for each in workers]
 
 
-def test_workers_that_end_at_the_end_share_the_input_and_a_late_one_rebuilds_their_tasks(
+def test_workers_until_end_share_the_input_and_a_later_one_rebuilds_their_tasks(
     make_world, start, kafka, tmp_path
 ):
     """A paused member blocks the assignment of the group until both have joined."""
@@ -172,7 +172,7 @@ def append_unequal(world, begin, end):
     world.append({n: traffic(n, n_queries=size).part(begin, end) for n, size in enumerate(sizes)})
 
 
-def test_a_member_that_comes_back_gets_the_tasks_of_its_stores(make_world, start):
+def test_a_returning_member_gets_the_tasks_of_its_stores(make_world, start):
     """By range these would be the first or the last two tasks."""
     world = make_world(4)
     begin = partial(start, world, heartbeats="off")
@@ -192,7 +192,7 @@ def test_a_member_that_comes_back_gets_the_tasks_of_its_stores(make_world, start
     assert merged([first.totals, second.totals]) == world.truth().totals
 
 
-def test_a_worker_with_a_name_gets_the_partitions_that_were_added_while_it_was_away(
+def test_a_static_member_gets_partitions_that_were_added_while_it_was_down(
     make_world, start, capsys
 ):
     world = make_world(1)

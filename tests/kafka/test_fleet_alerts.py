@@ -92,7 +92,7 @@ class Fleet:
 def test_a_rolling_restart_moves_no_task_reads_nothing_twice_and_fires_no_alert(
     make_world, start, tmp_path
 ):
-    """Nor does a take-over: the one alert that fires is that of the worker that stays away."""
+    """A takeover fires no alert either, except that of the worker that stays down."""
     world = make_world(3, settings=MEANING)
     fleet = Fleet(world, start)
     everything = range(world.n_tasks)

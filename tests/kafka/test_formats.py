@@ -96,7 +96,7 @@ def test_framed_topics_are_evaluated_as_their_canonical_twin(
     registry.fault = 503
     flags = {"mapping": mapping, "group_id": topic_prefix, "retention_ms": 3_600_000}
     worker = Worker(tmp_path, kafka.bootstrap, topic_prefix, "--until-end", **flags)
-    worker.until_away("schema registry unavailable")
+    worker.until_unavailable("schema registry unavailable")
     assert worker.events("registry_unavailable")
     assert worker.totals.get("ledger", {}).get("rankings", {}).get("read", 0) == 0
     registry.fault = None
@@ -149,7 +149,7 @@ def test_framed_topics_are_evaluated_as_their_canonical_twin(
     assert main(["verify", str(out), *framed]) == 0
 
 
-def test_a_worker_that_starts_while_the_registry_is_away_uses_the_recorded_schemas(
+def test_a_worker_started_without_the_registry_uses_the_recorded_schemas(
     kafka, registry, topic_prefix, tmp_path, capsys
 ):
     filled(kafka, topic_prefix, registry)
@@ -177,7 +177,7 @@ def test_a_worker_that_starts_while_the_registry_is_away_uses_the_recorded_schem
     rows = [(f"{topic_prefix}serps", 1, avro(number, json.dumps(SERP), serp))]
     asyncio.run(send_all(kafka.bootstrap, rows))
     third = Worker(tmp_path, kafka.bootstrap, topic_prefix, mapping=mapping)
-    third.until_away("schema registry unavailable")
+    third.until_unavailable("schema registry unavailable")
     assert third.stop() == 0
     assert main(["replay", source, of_test, f"--mapping={mapping}", f"--out={tmp_path / 'o'}"]) == 3
     assert "Check `registry` of the mapping" in capsys.readouterr().err
@@ -188,7 +188,7 @@ def test_a_worker_that_starts_while_the_registry_is_away_uses_the_recorded_schem
     assert "An evaluator of another version may have written it" in capsys.readouterr().err
 
 
-def test_a_latest_schema_that_does_not_fit_is_found_before_a_record_names_it(
+def test_an_incompatible_latest_schema_is_found_before_a_record_uses_it(
     kafka, registry, topic_prefix, tmp_path, capsys
 ):
     filled(kafka, topic_prefix, registry)
@@ -231,7 +231,7 @@ def test_map_waits_for_the_registry_and_copies_framed_records(
     registry.fault = 503
     to = f"--to={topic_prefix}r,{topic_prefix}j"
     mapper = Worker(tmp_path, kafka.bootstrap, topic_prefix, to, command="map", mapping=mapping)
-    mapper.until_away("schema registry unavailable")
+    mapper.until_unavailable("schema registry unavailable")
     registry.fault = None
     name = 'evaluator_map_messages_total{topic="%s"}'
     expected = [n_serps, n_judgments]
@@ -283,15 +283,15 @@ def test_records_in_protobuf_are_evaluated_as_their_canonical_twin(
     assert not (tmp_path / "descriptors" / "schemas.json").exists()
 
 
-def test_the_commands_of_the_page_lead_to_a_number(kafka, registry, topic_prefix, tmp_path):
+def test_the_commands_of_the_page_produce_a_value(kafka, registry, topic_prefix, tmp_path):
     page = (ROOT / "docs" / "formats.md").read_text("utf-8")
     mapping, commands, _ = re.findall(r"```(?:toml|sh)\n(.*?)```", page, re.DOTALL)
     filled(kafka, topic_prefix, registry)
     for topic in ("serps", "clicks"):
         mapping = mapping.replace(f'"{topic}"', f'"{topic_prefix}{topic}"')
     (tmp_path / "mapping.toml").write_text(mapping.replace("http://localhost:8081", registry.url))
-    said = output_of(commands, kafka, topic_prefix, tmp_path)
-    assert re.search(r'evaluator_running_value_mean\{measure="mrr".*\} 0\.', said)
+    output = output_of(commands, kafka, topic_prefix, tmp_path)
+    assert re.search(r'evaluator_running_value_mean\{measure="mrr".*\} 0\.', output)
     chains = [
         json.loads((tmp_path / out / "manifest.json").read_text())["chain"]
         for out in ("first", "again")

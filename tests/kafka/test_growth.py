@@ -48,7 +48,7 @@ def rankings_of(begin_ms, end_ms):
 
 
 def judgments_of(begin_ms, end_ms):
-    """By query, in the order of time: each grades one candidate more."""
+    """By query, in time order: each grades one more candidate."""
     found = []
     for number in range(N_QUERIES):
         for n, delay_ms in enumerate(DELAYS):
@@ -166,5 +166,5 @@ def test_old_and_new_workers_have_the_totals_of_one_run_over_all(
         assert totals["ledger"]["judgments"]["orphan"] == len(doubled)
     assert one_run["queries"]["settled_judged"] == N_QUERIES
     assert one_run["ledger"]["judgments"]["orphan"] == 0
-    noted = json.loads((tmp_path / "old.json").read_text("utf-8"))
-    assert comparable(noted) == before.truth().totals
+    saved = json.loads((tmp_path / "old.json").read_text("utf-8"))
+    assert comparable(saved) == before.truth().totals

@@ -48,11 +48,11 @@ def messages(
         random = Random(number)
         source, factor = judged_by(number)
         features = [[round(random.gauss(0, 1), 3) for _ in TRUTH] for _ in range(N_CANDIDATES)]
-        worth = [
+        utilities = [
             sum(factor * w * x for w, x in zip(TRUTH, row, strict=True)) + random.gauss(0, 0.3)
             for row in features
         ]
-        best = sorted(range(N_CANDIDATES), key=lambda i: -worth[i])
+        best = sorted(range(N_CANDIDATES), key=lambda i: -utilities[i])
         at_ms = LONG_AGO_MS + SECOND_MS * number
         trace = f"{model}-{number}"
         key = {"schema_version": 1, "trace_id": trace, "node_id": "n", "model": model}
@@ -68,15 +68,18 @@ def messages(
     return made
 
 
-def said(world: World) -> list[bytes]:
+def published_weights(world: World) -> list[bytes]:
     found = answered(lambda: read_weights(world.connection, world.prefix, "weights-log"))
     return [record.value for record in found]
 
 
-def until_said(world, worker, n, what="promoted"):
+def until_published(world, worker, n, what="promoted"):
     """Waits until this many records with the status are published."""
     return worker.eventually(
-        lambda: [json.loads(v)["status"] for v in said(world)].count(what) >= n and said(world)
+        lambda: (
+            [json.loads(v)["status"] for v in published_weights(world)].count(what) >= n
+            and published_weights(world)
+        )
     )
 
 
@@ -86,8 +89,8 @@ def is_leader(worker):
 
 
 def leader_of(address):
-    with urllib.request.urlopen(f"{address}/status") as answer:
-        return json.load(answer)["leader"]
+    with urllib.request.urlopen(f"{address}/status") as response:
+        return json.load(response)["leader"]
 
 
 def replayed(world, directory, settings):
@@ -98,19 +101,21 @@ def replayed(world, directory, settings):
     return (out / "weights.ndjson").read_bytes().splitlines()
 
 
-def test_killed_is_leader_its_successor_says_what_a_replay_says(make_world, start, tmp_path):
+def test_the_successor_of_a_killed_leader_publishes_the_records_of_a_replay(
+    make_world, start, tmp_path
+):
     world = make_world(N_TASKS, settings=SETTLED)
     settings = {**LEARNING, "heartbeats": "off", "session_timeout_ms": 6_000}
     workers = [start(world, **settings) for _ in range(2)]
     world.produce(messages(0, 200))
-    until_said(world, workers[0], 1, "challenger")
+    until_published(world, workers[0], 1, "challenger")
     workers[0].eventually(lambda: any(map(is_leader, workers)))
     killed = next(filter(is_leader, workers))
     killed.signal(signal.SIGKILL)
     killed.wait()
     [left] = [each for each in workers if each is not killed]
     left.eventually(lambda: is_leader(left))
-    before = said(world)
+    before = published_weights(world)
     world.produce(messages(200, 900))
     left.until_read(world.ends())
     shared = {
@@ -120,10 +125,10 @@ def test_killed_is_leader_its_successor_says_what_a_replay_says(make_world, star
     }
     expected = replayed(world, tmp_path, shared)
     assert len(expected) > len(before) >= 1
-    left.eventually(lambda: len(said(world)) >= len(expected))
-    assert said(world) == expected
-    with urllib.request.urlopen(f"http://127.0.0.1:{left.port}/weights") as answer:
-        live = json.load(answer)
+    left.eventually(lambda: len(published_weights(world)) >= len(expected))
+    assert published_weights(world) == expected
+    with urllib.request.urlopen(f"http://127.0.0.1:{left.port}/weights") as response:
+        live = json.load(response)
     promoted = [json.loads(v) for v in expected if json.loads(v)["status"] == "promoted"]
     assert live == promoted[-1]
 
@@ -132,20 +137,22 @@ def test_an_operator_rolls_back_and_freezes(make_world, start, capsys):
     world = make_world(N_TASKS, settings=SETTLED)
     worker = start(world, **LEARNING, heartbeats="off")
     world.produce(messages(0, 700))
-    until_said(world, worker, 1)
+    until_published(world, worker, 1)
     where = [f"--source=kafka://{world.bootstrap}", f"--set=topic_prefix={world.prefix}"]
     assert main(["weights", "roll-back", *where, "--to", "1", "--reason", "as it was"]) == 0
     assert "takes effect once, when the interval ends" in capsys.readouterr().out
     worker.eventually(lambda: worker.events("command_received"))
     world.produce(messages(700, 900))
-    until_said(world, worker, 1, "rolled_back")
-    back = next(r for r in map(json.loads, said(world)) if r["status"] == "rolled_back")
+    until_published(world, worker, 1, "rolled_back")
+    back = next(
+        r for r in map(json.loads, published_weights(world)) if r["status"] == "rolled_back"
+    )
     assert (back["epoch"], back["reason"]) == (1, "as it was")
-    assert back["weights"] == json.loads(said(world)[0])["weights"]
+    assert back["weights"] == json.loads(published_weights(world)[0])["weights"]
     assert main(["weights", "freeze", *where, "--model", "m", "--reason", "a holiday"]) == 0
     worker.eventually(lambda: len(worker.events("command_received")) == 2)
     world.produce(messages(900, 1_100))
-    until_said(world, worker, 1, "frozen")
+    until_published(world, worker, 1, "frozen")
     assert main(["weights", "show", *where]) == 0
     shown = capsys.readouterr().out
     assert "rolled_back (live)" in shown
@@ -155,11 +162,11 @@ def test_an_operator_rolls_back_and_freezes(make_world, start, capsys):
     assert "models with weights: 'm'" in capsys.readouterr().err
 
 
-def test_versions_go_on_after_everything_was_forgotten(make_world, start, capsys):
+def test_version_numbers_continue_after_forget(make_world, start, capsys):
     world = make_world(N_TASKS, settings=SETTLED)
     worker = start(world, **LEARNING, heartbeats="off")
     world.produce(messages(0, 700))
-    live = json.loads(until_said(world, worker, 1)[-1])
+    live = json.loads(until_published(world, worker, 1)[-1])
     where = [f"--source=kafka://{world.bootstrap}", f"--set=topic_prefix={world.prefix}"]
     assert main(["weights", "freeze", *where, "--reason", "a holiday"]) == 0
     worker.eventually(lambda: worker.events("command_received"))
@@ -168,11 +175,11 @@ def test_versions_go_on_after_everything_was_forgotten(make_world, start, capsys
     assert error in capsys.readouterr().err
     assert not worker.events("leader_fenced")
     assert worker.stop() == 0
-    before = [json.loads(value) for value in said(world)]
+    before = [json.loads(value) for value in published_weights(world)]
     assert main(["weights", "forget", *where]) == 0
     again = start(world, **LEARNING, heartbeats="off")
-    again.eventually(lambda: len(said(world)) >= len(before) + 2)
-    both = [json.loads(value) for value in said(world)]
+    again.eventually(lambda: len(published_weights(world)) >= len(before) + 2)
+    both = [json.loads(value) for value in published_weights(world)]
     assert [each["version"] for each in both] == list(range(1, len(both) + 1))
     assert [each["parent"] for each in both] == [None, *(r["checksum"] for r in both[:-1])]
     new = both[len(before) :]
@@ -181,7 +188,7 @@ def test_versions_go_on_after_everything_was_forgotten(make_world, start, capsys
     assert live["checksum"] not in {each["checksum"] for each in new}
 
 
-def test_nothing_is_forgotten_beside_a_group_that_assigns(make_world, start, tmp_path, capsys):
+def test_forget_is_refused_while_a_group_assigns(make_world, start, tmp_path, capsys):
     """A member that is frozen holds up the group that another one joins."""
     world = make_world(N_TASKS, settings=SETTLED)
     settings = {"alarms": "on", "session_timeout_ms": 300_000}
@@ -210,11 +217,11 @@ async def subscriptions(world, group):
         return [sent for _, sent in await asking.members(group)]
 
 
-def test_a_leader_alone_serves_what_is_live(make_world, start, tmp_path, capsys):
+def test_a_standalone_leader_serves_the_live_weights(make_world, start, tmp_path, capsys):
     world = make_world(N_TASKS, settings=SETTLED)
     worker = start(world, **LEARNING, heartbeats="off")
     world.produce(messages(0, 700))
-    live = json.loads(until_said(world, worker, 1)[-1])
+    live = json.loads(until_published(world, worker, 1)[-1])
     assert worker.stop() == 0
     flags = [f"--set={name}={value}" for name, value in worker.settings.items()]
     where = f"--source=kafka://{world.bootstrap}"
@@ -222,11 +229,11 @@ def test_a_leader_alone_serves_what_is_live(make_world, start, tmp_path, capsys)
     try:
         address = f"http://127.0.0.1:{worker.port}"
         alone.eventually(lambda: alone.events("leader_elected"))
-        with urllib.request.urlopen(f"{address}/weights?model=m") as answer:
-            assert json.load(answer)["version"] <= live["version"]
+        with urllib.request.urlopen(f"{address}/weights?model=m") as response:
+            assert json.load(response)["version"] <= live["version"]
         alone.eventually(lambda: leader_of(address)["is_leader"])
-        with urllib.request.urlopen(f"{address}/readyz") as answer:
-            assert answer.status == 200
+        with urllib.request.urlopen(f"{address}/readyz") as response:
+            assert response.status == 200
         alone.signal(signal.SIGTERM)
         assert alone.wait() == 0
     finally:

@@ -17,9 +17,9 @@ N_TASKS = 2
 
 
 def in_tasks(hours: range = range(HOURS)) -> dict[tuple[str, int], list[Raw]]:
-    """The records of the ranker that falls in two partitions, by trace."""
+    """The records of the ranker whose quality drops, in two partitions by trace."""
     made = {(log, task): [] for log in ("rankings", "judgments") for task in range(N_TASKS)}
-    for (log, _), raws in records(falls=True, hours=hours).items():
+    for (log, _), raws in records(drops=True, hours=hours).items():
         for number, raw in enumerate(raws):
             made[log, number % N_TASKS].append(raw)
     return made

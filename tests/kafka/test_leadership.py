@@ -41,7 +41,7 @@ COMPACT = {"cleanup.policy": "compact"}
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left_to_the_log_of_the_event_loop(caplog):
+def _event_loop_logs_no_error(caplog):
     """No pending task and no unretrieved error of the library."""
     with caplog.at_level(logging.ERROR, logger="asyncio"):
         yield
@@ -52,7 +52,7 @@ def _nothing_is_left_to_the_log_of_the_event_loop(caplog):
 # Zombies
 
 
-async def test_a_frozen_process_cannot_publish_after_its_successor_has_entered(
+async def test_a_frozen_leader_cannot_publish_after_its_successor_began_an_epoch(
     backend, kafka, tmp_path
 ):
     first = Process(tmp_path, kafka.bootstrap, backend.prefix, python=LEADER)
@@ -87,23 +87,23 @@ async def test_a_frozen_process_cannot_publish_after_its_successor_has_entered(
     assert await follower.follow(timeout_ms=500) == []
 
 
-async def test_who_is_deposed_at_the_very_end_does_not_know_and_nothing_shows(backend, monkeypatch):
+async def test_a_leader_fenced_during_its_commit_publishes_nothing(backend, monkeypatch):
     first, second = await is_leader(backend), backend.leadership()
     producer = first._publisher._producer
-    going_on, at_the_end = asyncio.Event(), asyncio.Event()
+    may_continue, commit_reached = asyncio.Event(), asyncio.Event()
     commit = producer.commit_transaction
 
     async def commit_later():
-        at_the_end.set()
-        await going_on.wait()
+        commit_reached.set()
+        await may_continue.wait()
         await commit()
 
     monkeypatch.setattr(producer, "commit_transaction", commit_later)
     publishing = asyncio.ensure_future(first.publish([said("weights", 1), said("weights-log", 1)]))
-    await at_the_end.wait()
+    await commit_reached.wait()
     await second.start()
     assert await second.begin_epoch() == []
-    going_on.set()
+    may_continue.set()
     with pytest.raises(SourceUnavailable, match="Fenced while"):
         await publishing
     await second.publish([said("weights", 2)])
@@ -112,7 +112,7 @@ async def test_who_is_deposed_at_the_very_end_does_not_know_and_nothing_shows(ba
         await first.publish([said("weights", 3)])
 
 
-async def test_what_a_dead_one_left_open_is_undone_at_once_and_never_seen(backend, kafka):
+async def test_the_open_transaction_of_a_dead_leader_is_aborted_at_once(backend, kafka):
     """The broker itself would wait until the transaction has lasted too long."""
     dead = AIOKafkaProducer(
         **kafka.arguments(),
@@ -127,9 +127,7 @@ async def test_what_a_dead_one_left_open_is_undone_at_once_and_never_seen(backen
     await dead.stop()
 
 
-async def test_who_is_expelled_for_its_silence_is_not_is_leader_and_may_come_back(
-    backend, monkeypatch
-):
+async def test_a_silent_leader_is_expelled_and_may_be_elected_again(backend, monkeypatch):
     monkeypatch.setattr(election, "MAX_POLL_INTERVAL_MS", 5_000)
     leadership = await is_leader(backend)
     n_followed = 0
@@ -153,7 +151,7 @@ async def test_who_is_expelled_for_its_silence_is_not_is_leader_and_may_come_bac
         await elected(leadership)
 
 
-async def test_who_is_is_leader_stays_there_whoever_joins_or_leaves(backend):
+async def test_the_leader_stays_the_leader_when_members_join_or_leave(backend):
     """By their ids one of five newcomers would be elected in its place, five times out of six."""
     first, others = await is_leader(backend), []
     for _ in range(5):
@@ -176,19 +174,19 @@ async def test_every_answered_heartbeat_confirms_the_election(backend):
         await eventually(lambda before=before: leadership._election._confirmed_at > before)
 
 
-async def test_who_has_not_heard_of_the_group_for_a_session_is_not_elected(backend, monkeypatch):
+async def test_a_leader_without_confirmation_for_a_session_is_not_elected(backend, monkeypatch):
     leadership = await is_leader(backend)
-    heard_at = leadership._election._confirmed_at
-    monkeypatch.setattr(election.time, "monotonic", lambda: heard_at + 9)
+    confirmed_at = leadership._election._confirmed_at
+    monkeypatch.setattr(election.time, "monotonic", lambda: confirmed_at + 9)
     assert leadership.elected
-    monkeypatch.setattr(election.time, "monotonic", lambda: heard_at + 11)
+    monkeypatch.setattr(election.time, "monotonic", lambda: confirmed_at + 11)
     assert not leadership.elected
 
 
 # Following
 
 
-async def test_entering_returns_the_latest_of_each_key_alone(backend):
+async def test_begin_epoch_returns_only_the_latest_record_of_each_key(backend):
     first = await is_leader(backend)
     await first.publish([said("weights", n % 3) for n in range(10)])
     await first.publish([("weights", OutputRecord(b"key-1", b""))])
@@ -200,14 +198,14 @@ async def test_entering_returns_the_latest_of_each_key_alone(backend):
     ]
 
 
-async def test_what_was_read_while_entering_failed_is_not_lost(backend, monkeypatch):
+async def test_records_read_before_begin_epoch_failed_are_not_lost(backend, monkeypatch):
     first = await is_leader(backend)
     await first.publish([said("weights", 1)])
     second = backend.leadership()
     await second.start()
     more = second._weights.more
 
-    async def more_and_away(*arguments, **options):
+    async def more_then_fail(*arguments, **options):
         await more(*arguments, **options)
         raise SourceUnavailable("as if")
 
@@ -215,7 +213,7 @@ async def test_what_was_read_while_entering_failed_is_not_lost(backend, monkeypa
 
     async def once(*arguments, **options):
         found.append(await more(*arguments, **options))
-        monkeypatch.setattr(second._weights, "more", more_and_away)
+        monkeypatch.setattr(second._weights, "more", more_then_fail)
         return found[-1]
 
     bounds = second._weights._bounds
@@ -235,7 +233,7 @@ async def test_what_was_read_while_entering_failed_is_not_lost(backend, monkeypa
 # Settled records
 
 
-async def test_what_is_no_record_is_passed_over(backend):
+async def test_tombstones_and_transaction_markers_are_skipped(backend):
     await backend.append("settled", 0, [b"a", None, b"b"])
     await backend.gap("settled", 0)
     await backend.append("settled", 0, [None, b"c"])
@@ -244,7 +242,7 @@ async def test_what_is_no_record_is_passed_over(backend):
     assert [row[1:3] for row in await read(leadership, [0], 3)] == [(0, b"a"), (2, b"b"), (7, b"c")]
 
 
-async def test_a_position_beyond_the_end_begins_again(backend):
+async def test_a_position_beyond_the_end_restarts_at_the_first_offset(backend):
     await backend.append("settled", 0, [b"a", b"b"])
     leadership = await is_leader(backend)
     await leadership.seek(0, 100)
@@ -265,7 +263,7 @@ async def test_a_position_beyond_the_end_begins_again(backend):
 # Topics
 
 
-async def test_all_that_is_missing_is_named_in_one_line(kafka, topic_prefix):
+async def test_all_missing_topics_are_named_in_one_line(kafka, topic_prefix):
     await make(kafka, topic_prefix, {"rankings": 1})
     leadership = KafkaLeadership(kafka, GroupSettings(topic_prefix, topic_prefix))
     with pytest.raises(SourceUnusable) as refused:
@@ -283,7 +281,7 @@ async def test_all_that_is_missing_is_named_in_one_line(kafka, topic_prefix):
 
 
 @pytest.mark.parametrize(
-    ("counts", "settings", "told"),
+    ("counts", "settings", "message"),
     [
         (TOPICS | {"rankings": 2}, COMPACT, "settled has 1 partitions, the inputs have 2"),
         (TOPICS | {"weights": 2}, COMPACT, "weights has 2 partitions; it needs one"),
@@ -292,15 +290,17 @@ async def test_all_that_is_missing_is_named_in_one_line(kafka, topic_prefix):
         (TOPICS, {"cleanup.policy": "compact,delete"}, "cleanup.policy compact,delete, so"),
     ],
 )
-async def test_other_topics_are_refused(kafka, topic_prefix, counts, settings, told):
+async def test_topics_with_unusable_settings_are_refused(
+    kafka, topic_prefix, counts, settings, message
+):
     await make(kafka, topic_prefix, counts, **settings)
     leadership = KafkaLeadership(kafka, GroupSettings(topic_prefix, topic_prefix))
-    with pytest.raises(SourceUnusable, match=told):
+    with pytest.raises(SourceUnusable, match=message):
         await leadership.start()
     await leadership.stop()
 
 
-async def test_a_topic_that_goes_is_told(backend):
+async def test_a_deleted_topic_is_reported(backend):
     leadership = await is_leader(backend)
     await delete(backend.connection, f"{backend.prefix}weights")
     await leadership._election._consumer._client.force_metadata_update()
@@ -311,7 +311,7 @@ async def test_a_topic_that_goes_is_told(backend):
 # Limits
 
 
-async def test_a_record_that_its_topic_does_not_take_says_what_to_do(kafka, topic_prefix):
+async def test_the_error_for_a_rejected_record_has_the_remedy(kafka, topic_prefix):
     await make(kafka, topic_prefix, {**TOPICS, "judgments": 1}, **COMPACT)
     backend = KafkaBackend(kafka, topic_prefix)
     leadership = await is_leader(backend)
@@ -331,14 +331,14 @@ async def test_a_record_that_its_topic_does_not_take_says_what_to_do(kafka, topi
     await backend.close()
 
 
-async def test_topics_made_for_it_take_sixteen_times_as_much(backend):
+async def test_topics_created_for_it_take_records_of_16_megabytes(backend):
     leadership = await is_leader(backend)
     large = OutputRecord(b"large", b"x" * 16_000_000)
     await leadership.publish([("weights", large)])
     assert await followed(leadership, 1) == [large]
 
 
-async def test_nothing_is_left_running_where_the_broker_went_while_publishing(
+async def test_no_task_is_left_running_if_the_broker_fails_while_publishing(
     own_broker, topic_prefix
 ):
     connection = Connection(own_broker.bootstrap)
@@ -358,16 +358,16 @@ async def test_nothing_is_left_running_where_the_broker_went_while_publishing(
     with pytest.raises(SourceUnavailable):
         await leadership.begin_epoch()
     await leadership.stop()
-    await only_left(tasks)
+    await until_only_running(tasks)
 
 
-async def only_left(tasks):
+async def until_only_running(tasks):
     """Waits until only these tasks run: cancelled tasks need a round of the event loop or more."""
     await eventually(lambda: asyncio.all_tasks() == tasks, seconds=STOP_SECONDS)
 
 
 async def work(leadership):
-    """All that there is to do as the leader, once."""
+    """Performs every operation of a leader once."""
     await leadership.start()
     while not leadership.elected:
         await leadership.follow(timeout_ms=10)
@@ -378,7 +378,7 @@ async def work(leadership):
 
 
 @pytest.mark.parametrize("after_seconds", [0.0, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 1.0])
-async def test_nothing_is_left_running_whenever_it_is_stopped(backend, after_seconds):
+async def test_no_task_is_left_running_after_a_stop_at_any_time(backend, after_seconds):
     tasks = asyncio.all_tasks()
     leadership = backend.leadership()
     working = asyncio.ensure_future(work(leadership))
@@ -386,11 +386,11 @@ async def test_nothing_is_left_running_whenever_it_is_stopped(backend, after_sec
     await leadership.stop()
     with pytest.raises((SourceUnavailable, Fenced)):
         await working
-    await only_left(tasks)
+    await until_only_running(tasks)
     assert not leadership.elected
 
 
-async def test_nothing_is_left_running(backend):
+async def test_no_task_is_left_running_after_a_stop(backend):
     tasks = asyncio.all_tasks()
     leadership = await is_leader(backend)
     other = backend.leadership()
@@ -402,4 +402,4 @@ async def test_nothing_is_left_running(backend):
     await leadership.read([0], max_records=1, timeout_ms=10)
     await leadership.stop()
     await other.stop()
-    await only_left(tasks)
+    await until_only_running(tasks)

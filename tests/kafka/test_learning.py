@@ -22,7 +22,7 @@ async def backend(kafka, topic_prefix):
 
 
 def messages(partition):
-    """Rankings and judgments of one partition, and a later pair that stays young."""
+    """Rankings and judgments of one partition, and a later pair that does not mature."""
     rankings, judgments = [], []
     for number in range(partition, 2 * N_GROUPS, 2):
         about = {"trace_id": f"t{number}", "timestamp_ms": 100 * number}
@@ -46,7 +46,7 @@ def messages(partition):
     return {"rankings": rankings, "judgments": judgments}
 
 
-async def test_topics_give_the_weights_of_the_same_files(backend, tmp_path):
+async def test_topics_give_the_same_weights_as_files(backend, tmp_path):
     for partition in (0, 1):
         of_logs = messages(partition)
         for log, values in of_logs.items():

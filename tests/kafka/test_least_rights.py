@@ -100,7 +100,7 @@ def execute(broker, authority, lines, directory):
         list(pool.map(execute_one, lines))
     granted = [right for line in lines for right in rights_of(shlex.split(line))]
     assert granted
-    asyncio.run(until_in_force(Connection(broker.bootstrap), granted, there=True))
+    asyncio.run(until_applied(Connection(broker.bootstrap), granted, present=True))
 
 
 def rights_of(words):
@@ -114,14 +114,14 @@ async def change(connection, request, *right):
     """Creates or deletes one right of `evaluator`, until the broker has it."""
     async with asking(connection) as ask:
         await ask(request, right)
-    await until_in_force(connection, [right], there=request is CreateAclsRequest)
+    await until_applied(connection, [right], present=request is CreateAclsRequest)
 
 
-async def until_in_force(connection, rights, *, there):
-    """Until the broker's own list has, or has not, each of these: it answers before that."""
+async def until_applied(connection, rights, *, present):
+    """Waits until the list of the broker has each of these, or none: it responds before that."""
     async with patience(), asking(connection) as ask:
         for right in rights:
-            while bool((await ask(DescribeAclsRequest, right)).resources) != there:
+            while bool((await ask(DescribeAclsRequest, right)).resources) != present:
                 pass
 
 
@@ -159,7 +159,7 @@ def needed(prefix):
 LOGS = ("weights-log", "alarms", "alarm-commands")
 
 
-def needed_to_leader(prefix):
+def needed_by_leader(prefix):
     """Every right without which a leader must end, and its expected error."""
     unseen = "No right to see topic {}. Grant the rights of `evaluator check`"
     return {
@@ -223,13 +223,13 @@ def test_a_worker_needs_the_rights_that_check_prints(
     execute(secured, authority, printed, tmp_path)
     assert command("run", "--until-end") == (0, [], [])
     assert world.committed() == world.ends()
-    for number, (right, told) in enumerate(needed(prefix).items()):
+    for number, (right, message) in enumerate(needed(prefix).items()):
         asyncio.run(change(world.connection, DeleteAclsRequest, *right))
         # Without a store, or no checkpoint would be read.
         monkeypatch.setenv("EVALUATOR_STATE_DIR", str(tmp_path / f"state-{number}"))
         code, _, lines = command("run", "--until-end")
         assert (code, len(lines)) == (3, 1), (right, lines)
-        assert re.search(told.format(right[2]), lines[0]), lines
+        assert re.search(message.format(right[2]), lines[0]), lines
         asyncio.run(change(world.connection, CreateAclsRequest, *right))
     for right in (
         (WRITE, TOPIC, f"{prefix}judgments"),
@@ -243,9 +243,9 @@ def test_a_worker_needs_the_rights_that_check_prints(
     execute(secured, authority, further, tmp_path)
     asyncio.run(append(KafkaBackend(world.connection, prefix), "settled"))
     asyncio.run(leader(secured.scram_bootstrap, settings))
-    for right, told in needed_to_leader(prefix).items():
+    for right, message in needed_by_leader(prefix).items():
         asyncio.run(change(world.connection, DeleteAclsRequest, *right))
         with pytest.raises(SourceUnusable) as refused:
             asyncio.run(leader(secured.scram_bootstrap, settings))
-        assert re.search(told.format(right[2]), str(refused.value)), right
+        assert re.search(message.format(right[2]), str(refused.value)), right
         asyncio.run(change(world.connection, CreateAclsRequest, *right))

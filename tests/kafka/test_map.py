@@ -94,7 +94,7 @@ async def everything(connection, topic, n_partitions):
 
 
 class Foreign:
-    """Foreign topics, keyed by nothing useful, and the same records in topics of one partition."""
+    """Foreign topics without useful keys, and the same records in topics of one partition."""
 
     def __init__(self, connection, prefix, directory, *, counts, n_events):
         self.connection, self.prefix, self.directory = connection, prefix, directory
@@ -190,7 +190,7 @@ def started():
 
 
 def until_written(foreign, member):
-    """Until nothing is left to map; the member, which is alone, runs."""
+    """Waits until everything is mapped; the member is the only one, and keeps running."""
 
     def positions():
         return [each["position"] for each in member.document("/status")["partitions"].values()]
@@ -199,7 +199,7 @@ def until_written(foreign, member):
     member.eventually(lambda: sum(positions()) == len(foreign.events))
 
 
-def test_two_members_of_which_one_is_killed_write_what_a_direct_worker_reads(
+def test_two_members_with_one_killed_write_what_a_direct_worker_reads(
     kafka, topic_prefix, tmp_path, started
 ):
     counts = {"impressions": 3, "clicks": 2}
@@ -347,9 +347,7 @@ def test_a_recreated_topic_is_read_from_its_beginning(kafka, topic_prefix, tmp_p
     assert not started[2].events("mapper_begins_anew")
 
 
-def test_a_broker_that_goes_and_comes_back_loses_no_record(
-    own_broker, topic_prefix, tmp_path, started
-):
+def test_no_record_is_lost_when_the_broker_restarts(own_broker, topic_prefix, tmp_path, started):
     connection = Connection(own_broker.bootstrap)
     counts = {"impressions": 3, "clicks": 2}
     foreign = Foreign(connection, topic_prefix, tmp_path, counts=counts, n_events=1_000)
@@ -361,12 +359,12 @@ def test_a_broker_that_goes_and_comes_back_loses_no_record(
         lambda: any(n for name, n in member.samples().items() if "messages_total" in name)
     )
     own_broker.stop()
-    member.until_away()
+    member.until_unavailable()
     own_broker.start()
     until_written(foreign, member)
     assert member.events("mapper_waits")
     own_broker.stop()
-    member.until_away()
+    member.until_unavailable()
     assert member.stop() == 0, member.err  # perhaps before all was acknowledged
     own_broker.start()
     started.append(foreign.member())

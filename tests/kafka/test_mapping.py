@@ -81,7 +81,7 @@ async def dead_letters(bootstrap, topic, n):
     return found
 
 
-def test_foreign_topics_are_evaluated_live_and_replayed_alike(
+def test_live_evaluation_and_replay_of_foreign_topics_agree(
     kafka_bootstrap, topic_prefix, tmp_path, capsys
 ):
     (tmp_path / "m.toml").write_text(MAPPING.format(prefix=topic_prefix))
@@ -155,7 +155,7 @@ async def send_all(bootstrap, records):
     await producer.stop()
 
 
-def test_the_commands_of_the_readme_lead_to_a_number(kafka, topic_prefix, tmp_path):
+def test_the_commands_of_the_readme_produce_a_value(kafka, topic_prefix, tmp_path):
     _, _, section = (ROOT / "README.md").read_text().partition("## With your existing topics\n")
     section, _, _ = section.partition("\n## ")
     records, commands = re.findall(r"```(?:json|sh)\n(.*?)```", section, re.DOTALL)
@@ -168,12 +168,14 @@ def test_the_commands_of_the_readme_lead_to_a_number(kafka, topic_prefix, tmp_pa
 
     first, _, rest = commands.partition("\n")
     ours = f'sed -i \'s/= "\\(impressions\\|clicks\\)"/= "{topic_prefix}\\1"/\' mapping.toml'
-    said = output_of(f"{first}\n{ours}\n{rest}", kafka, topic_prefix, tmp_path)
-    assert said.endswith(f"{answer}\n")
-    assert "ok      Both topics have one partition, so all traces meet." in said
+    output = output_of(f"{first}\n{ours}\n{rest}", kafka, topic_prefix, tmp_path)
+    assert output.endswith(f"{answer}\n")
+    assert "ok      Both topics have one partition, so all traces meet." in output
 
 
-def test_check_finds_traces_that_do_not_meet(kafka_bootstrap, topic_prefix, tmp_path, capsys):
+def test_check_finds_traces_in_different_partitions(
+    kafka_bootstrap, topic_prefix, tmp_path, capsys
+):
     (tmp_path / "m.toml").write_text(MAPPING.format(prefix=topic_prefix))
     source = f"--source=kafka://{kafka_bootstrap}"
     of_test = [f"--mapping={tmp_path / 'm.toml'}", f"--set=topic_prefix={topic_prefix}"]
@@ -214,7 +216,9 @@ def test_check_finds_traces_that_do_not_meet(kafka_bootstrap, topic_prefix, tmp_
     assert "its keys are placed by murmur2" in found
 
 
-def test_topics_of_unequal_counts_can_be_tried(kafka, topic_prefix, tmp_path, capsys):
+def test_mapping_try_works_on_topics_with_unequal_partition_counts(
+    kafka, topic_prefix, tmp_path, capsys
+):
     (tmp_path / "m.toml").write_text(MAPPING.format(prefix=topic_prefix))
     asyncio.run(create(kafka, {f"{topic_prefix}impressions": 3, f"{topic_prefix}clicks": 2}))
     source = f"--source=kafka://{kafka.bootstrap}"

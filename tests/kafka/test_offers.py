@@ -24,18 +24,18 @@ def raw(number, **more):
     return Raw(0, at_ms, json.dumps({**common, **more}).encode(), f"t-{number}".encode())
 
 
-def queries_and_marks(world):
-    queries, marks = [], []
+def queries_and_watermarks(world):
+    queries, watermarks = [], []
     for record in lanes(world.outputs(), "settled"):
         read = decode_settled(record.value, MeasureSet.parse(["mrr"]))
         if isinstance(read, SettledQuery):
             queries.append(read)
         else:
-            marks.append(record)
-    return queries, marks
+            watermarks.append(record)
+    return queries, watermarks
 
 
-def test_a_killed_worker_has_kept_what_was_offered(make_world, start):
+def test_propensities_of_offers_survive_a_killed_worker(make_world, start):
     world = make_world(1, settings=SOON)
     world.produce({
         ("rankings", 0): [
@@ -49,20 +49,20 @@ def test_a_killed_worker_has_kept_what_was_offered(make_world, start):
     first.until_read(world.ends())
     first.signal(signal.SIGKILL)
     first.wait()
-    assert not queries_and_marks(world)[0]
+    assert not queries_and_watermarks(world)[0]
     later = Raw(0, LONG_AGO_MS + 60_000, None)
     world.produce({("rankings", 0): [later], ("judgments", 0): [later]})
     second = start(world, **settings)
     second.until_read(world.ends())
-    second.eventually(lambda: len(queries_and_marks(world)[0]) == N_QUERIES)
+    second.eventually(lambda: len(queries_and_watermarks(world)[0]) == N_QUERIES)
     assert second.stop() == 0
-    queries, marks = queries_and_marks(world)
+    queries, watermarks = queries_and_watermarks(world)
     assert [query.n for query in queries] == list(range(N_QUERIES))
     for i, query in enumerate(queries):
         assert query.features.tolist() == [[i, 0.5], [0.25, -i]]
         assert query.sources == {"human": 1}
         assert query.served_units == {"mrr": 1 << 39}
-    assert {record.key for record in marks} == {None}
-    assert json.loads(marks[-1].value) == {
+    assert {record.key for record in watermarks} == {None}
+    assert json.loads(watermarks[-1].value) == {
         "task": 0, "watermark_ms": LONG_AGO_MS + 60_000 - 50, "n": N_QUERIES,
     }  # fmt: skip

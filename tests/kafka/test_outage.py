@@ -17,7 +17,7 @@ from tests.waiting import STOP_SECONDS, eventually, patience
 pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("brokers")]
 
 R0, J0 = ("rankings", 0), ("judgments", 0)
-NOBODY = Connection("127.0.0.1:9")  # the discard port, without a listener
+UNREACHABLE = Connection("127.0.0.1:9")  # the discard port, without a listener
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ async def backend(own_broker, topic_prefix):
     await backend.close()
 
 
-async def told_away(source: KafkaSource) -> list[bytes | None]:
+async def poll_until_unavailable(source: KafkaSource) -> list[bytes | None]:
     """Polls until the source reports that the broker is unavailable; returns the last records."""
     got = []
     with contextlib.suppress(SourceUnavailable):
@@ -38,9 +38,7 @@ async def told_away(source: KafkaSource) -> list[bytes | None]:
     return got
 
 
-async def test_a_broker_that_is_killed_while_the_group_assigns_fences_no_member(
-    own_broker, backend
-):
+async def test_a_broker_killed_while_the_group_assigns_fences_no_member(own_broker, backend):
     """The broker forgets the latest member id of a member, and knows an earlier one."""
     first = backend.source(group_instance_id="a", session_timeout_ms=LONG_MS)
     times = {"session_timeout_ms": LONG_MS, "heartbeat_interval_ms": LONG_MS}
@@ -91,7 +89,7 @@ async def state_of(asking, group_id):
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
-async def test_an_outage_loses_and_repeats_no_input_and_keeps_the_order_of_the_outputs(
+async def test_an_outage_loses_and_repeats_no_input_and_keeps_the_output_order(
     own_broker, backend, end
 ):
     sent = [b"%d" % n for n in range(200)]
@@ -107,7 +105,7 @@ async def test_an_outage_loses_and_repeats_no_input_and_keeps_the_order_of_the_o
 
     await asyncio.to_thread(getattr(own_broker, end))
     early += [await emitted(sink, n) for n in range(100, 200)]
-    got += await told_away(source)
+    got += await poll_until_unavailable(source)
     with pytest.raises(SourceUnavailable):
         await source.commit({R0: Committed(60, "during")})
     with pytest.raises(SourceUnavailable):
@@ -128,7 +126,7 @@ async def test_an_outage_loses_and_repeats_no_input_and_keeps_the_order_of_the_o
             with contextlib.suppress(SourceUnavailable):
                 got += values(await source.poll([R0], max_records=20, timeout_ms=100), *R0)
     assert got == sent
-    await committed_in_the_end(source, 200)
+    await eventually_committed(source, 200)
     await source.append_heartbeat(J0, 77)
     assert (await source.committed([R0]))[R0].metadata == "after"
     await source.stop()
@@ -147,8 +145,8 @@ async def emitted(sink: KafkaSink, number: int):
     return await sink.emit({("settled", 0): records, ("windows", 0): records})
 
 
-async def committed_in_the_end(source: KafkaSource, offset: int) -> None:
-    """A member that was away may have to join again before it may commit."""
+async def eventually_committed(source: KafkaSource, offset: int) -> None:
+    """A member that was disconnected may have to rejoin before it may commit."""
     async with patience():
         while not await source.commit({R0: Committed(offset, "after")}):
             if source.revoking:
@@ -156,7 +154,7 @@ async def committed_in_the_end(source: KafkaSource, offset: int) -> None:
             await source.poll([], max_records=1, timeout_ms=50)
 
 
-async def test_a_client_asks_patiently_and_stops_in_time_while_the_broker_is_away(
+async def test_a_client_keeps_retrying_and_stops_in_time_while_the_broker_is_down(
     own_broker, backend
 ):
     source, sink = backend.source(), backend.sink(stop_timeout_seconds=1.0)
@@ -167,7 +165,8 @@ async def test_a_client_asks_patiently_and_stops_in_time_while_the_broker_is_awa
     attempts, began = counted_attempts(source), time.monotonic()
     await asyncio.to_thread(own_broker.stop)  # its last answer has no leader
     lost = await sink.emit({("settled", 0): [OutputRecord(None, b"lost")]})
-    await told_away(source)  # two seconds or more; without a pause thousands of attempts
+    # two seconds or more; without a pause thousands of attempts
+    await poll_until_unavailable(source)
     assert 0 < attempts[0] < 100 * (time.monotonic() - began)
     async with patience(STOP_SECONDS):
         await asyncio.gather(source.stop(), sink.stop())
@@ -176,7 +175,7 @@ async def test_a_client_asks_patiently_and_stops_in_time_while_the_broker_is_awa
 
 
 def counted_attempts(source: KafkaSource) -> list[int]:
-    """Counts from now on how often the library looks for a connection."""
+    """Counts the attempts of the library to get a connection from now on."""
     client, count = source._consumer._client, [0]
     connect = client._get_conn
 
@@ -188,18 +187,18 @@ def counted_attempts(source: KafkaSource) -> list[int]:
     return count
 
 
-async def test_a_broker_that_is_not_there_is_told_at_once_and_start_may_be_repeated():
+async def test_an_unreachable_broker_is_reported_at_once_and_start_may_be_repeated():
     for start in 2 * (
-        KafkaSource(NOBODY, GroupSettings("g")).start,
-        KafkaSink(NOBODY).start,
-        KafkaRange(NOBODY).open,
+        KafkaSource(UNREACHABLE, GroupSettings("g")).start,
+        KafkaSink(UNREACHABLE).start,
+        KafkaRange(UNREACHABLE).open,
     ):
         async with patience(STOP_SECONDS):
             with pytest.raises(SourceUnavailable, match=r"127\.0\.0\.1:9"):
                 await start()
 
 
-async def test_missing_topics_are_named_with_what_to_do(kafka, topic_prefix):
+async def test_missing_topics_are_named_with_the_remedy(kafka, topic_prefix):
     settings = {"topic_prefix": topic_prefix}
     source = KafkaSource(kafka, GroupSettings(topic_prefix, topic_prefix))
     for start in (

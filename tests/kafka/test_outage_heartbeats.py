@@ -26,7 +26,7 @@ DEFAULTS = replace(
     window_ms=60_000,
 )
 AGE_MS = 360_000
-"""How old records are when they are produced: as if the outage had taken six minutes more."""
+"""How old records are when they are produced: as if the outage had been six minutes longer."""
 OUTAGE_SECONDS = 30.0
 BUFFERED = 20
 
@@ -39,7 +39,7 @@ class Producer:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self._goes_on = threading.Event()
+        self._resumed = threading.Event()
         self._sent = []
         self._client = self._call(self._started())
 
@@ -53,19 +53,19 @@ class Producer:
         return client
 
     def send(self, *, age_ms):
-        """Hands a record over, which may stay in its buffer."""
+        """Sends a record, which may stay in the buffer of the producer."""
         at_ms = time.time_ns() // 1_000_000 - age_ms
         message = {"schema_version": 1, "trace_id": f"t-{len(self._sent)}", "node_id": "n"}
         message |= {"timestamp_ms": at_ms, "candidate_ids": ["a"], "scores": [1]}
         topic, value = f"{self._world.prefix}rankings", json.dumps(message).encode()
         self._sent.append(self._call(self._client.send(topic, value, b"k", 0, timestamp_ms=at_ms)))
 
-    def stand_still(self):
-        self._goes_on.clear()
-        self._loop.call_soon_threadsafe(self._goes_on.wait)
+    def pause(self):
+        self._resumed.clear()
+        self._loop.call_soon_threadsafe(self._resumed.wait)
 
-    def go_on(self):
-        self._goes_on.set()
+    def resume(self):
+        self._resumed.set()
 
     def flush(self):
         async def flushed():
@@ -74,7 +74,7 @@ class Producer:
         self._call(flushed())
 
     def close(self):
-        self.go_on()
+        self.resume()
         self._call(self._client.stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -97,24 +97,26 @@ def heartbeats(world):
     return [raw for log in world.inputs()[0] for raw in log if raw.value is None]
 
 
-def test_no_heartbeat_overtakes_what_a_producer_has_buffered(world, own_broker, producer, start):
+def test_no_heartbeat_overtakes_records_that_a_producer_has_buffered(
+    world, own_broker, producer, start
+):
     worker = start(world)
     worker.until_ready()
     producer.send(age_ms=AGE_MS)
     producer.flush()
     worker.eventually(lambda: worker.positions["rankings-0"] == 1)
     own_broker.stop()
-    worker.until_away()
+    worker.until_unavailable()
     away_at = time.monotonic()
     for _ in range(BUFFERED):
         producer.send(age_ms=AGE_MS)
-    producer.stand_still()
+    producer.pause()
     until(lambda: time.monotonic() - away_at > OUTAGE_SECONDS)
     own_broker.start()
     worker.eventually(lambda: worker.events("broker_reached"))
     reached_ms = worker.document("/status")["now_ms"]
     worker.eventually(lambda: worker.document("/status")["last_commit_ms"] > reached_ms + 3_000)
-    producer.go_on()
+    producer.resume()
     producer.flush()
     assert heartbeats(world) == []
     worker.eventually(lambda: worker.positions["rankings-0"] == 1 + BUFFERED)

@@ -44,17 +44,17 @@ async def expire_unseen(world, log):
         await producer.commit_transaction()
 
 
-def said_at_the_end(worker):
+def exit_code_and_last_line(worker):
     """Exit code and last line."""
     return worker.wait(), worker.err.splitlines()[-1]
 
 
-def test_what_expires_unread_ends_a_worker_and_the_next_one_counts_it(world, start, tmp_path):
+def test_records_expired_unread_end_a_worker_and_the_next_one_counts_them(world, start, tmp_path):
     world.append({0: traffic(1, n_queries=20)})
     first, ends = start(world, state_dir=tmp_path / "state"), world.ends()
     first.until_read(ends)
     asyncio.run(expire_unseen(world, "rankings"))
-    code, line = said_at_the_end(first)
+    code, line = exit_code_and_last_line(first)
     assert code == 3
     at = ends["rankings-0"]
     assert line.startswith(
@@ -77,17 +77,17 @@ def test_what_expires_unread_ends_a_worker_and_the_next_one_counts_it(world, sta
     assert world.committed() == world.ends()
 
 
-async def made_anew(world, log):
+async def recreate(world, log):
     await delete(world.connection, f"{world.prefix}{log}")
     await make(world.connection, world.prefix, {log: 1})
 
 
-def test_a_log_that_is_made_anew_is_never_read_from_the_middle(world, start):
+def test_a_recreated_log_is_never_read_from_the_middle(world, start):
     world.append({0: traffic(1, n_queries=20)})
     first = start(world)
     first.until_read(world.ends())
-    asyncio.run(made_anew(world, "judgments"))
-    code, line = said_at_the_end(first)  # the worker sees it gone, or sees the new one
+    asyncio.run(recreate(world, "judgments"))
+    code, line = exit_code_and_last_line(first)  # the worker finds the topic missing or recreated
     assert code == 3
     assert "no longer exists" in line or "the topic was recreated" in line
     world.append({0: traffic(1, n_queries=5)})
@@ -107,7 +107,7 @@ async def commit_beyond(world, log):
         await consumer.commit({named: (ends[named] + 1, "")})
 
 
-def test_a_position_beyond_a_log_is_said_and_counted_and_all_is_read_again(world, start):
+def test_a_position_beyond_a_log_is_logged_and_counted_and_the_log_read_again(world, start):
     world.append({0: traffic(1, n_queries=20)})
     asyncio.run(commit_beyond(world, "judgments"))
     worker, ends = start(world), world.ends()
@@ -125,10 +125,10 @@ async def keep(world, log, milliseconds):
     values = {"retention.ms": str(milliseconds), "retention.bytes": "-1"}
     async with admin(world.connection) as client:
         await client.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, values)])
-    await until_kept(world, log, lambda kept_ms: kept_ms == milliseconds)
+    await until_retention(world, log, lambda kept_ms: kept_ms == milliseconds)
 
 
-async def until_kept(world, log, holds):
+async def until_retention(world, log, holds):
     """Waits until the broker reports the new retention: it acknowledges the change before that."""
     topic = f"{world.prefix}{log}"
     async with patience():
@@ -150,9 +150,7 @@ def execute(directory, command):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_retention_that_is_too_short_is_told_and_the_command_mends_it(
-    world, start, capsys, tmp_path
-):
+def test_a_too_short_retention_is_reported_and_the_command_fixes_it(world, start, capsys, tmp_path):
     asyncio.run(keep(world, "rankings", NEEDED_MS))
     check = ["check", f"--source=kafka://{world.bootstrap}", f"--set=topic_prefix={world.prefix}"]
     assert main(check) == 5
@@ -177,5 +175,5 @@ def test_a_retention_that_is_too_short_is_told_and_the_command_mends_it(
     assert samples['evaluator_input_retention_seconds{topic="judgments"}'] == float("inf")
     assert worker.stop() == 0
     execute(tmp_path, command)
-    asyncio.run(until_kept(world, "rankings", lambda kept_ms: kept_ms > NEEDED_MS))
+    asyncio.run(until_retention(world, "rankings", lambda kept_ms: kept_ms > NEEDED_MS))
     assert main(check) == 0

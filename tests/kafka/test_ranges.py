@@ -42,7 +42,7 @@ async def collected(iterator):
     return [batch async for batch in iterator]
 
 
-async def test_a_range_gives_its_records_in_batches_and_ends_at_its_end(backend, make_range):
+async def test_a_range_yields_its_records_in_batches_up_to_its_end(backend, make_range):
     await backend.append("rankings", 1, [b"%d" % n for n in range(50)])
     batches = await collected((await make_range()).read("rankings", 1, 10, 45, max_records=8))
     assert [offset for batch in batches for offset in batch.offsets] == list(range(10, 45))
@@ -52,7 +52,7 @@ async def test_a_range_gives_its_records_in_batches_and_ends_at_its_end(backend,
     assert {(batch.log, batch.partition) for batch in batches} == {("rankings", 1)}
 
 
-async def test_it_has_the_place_of_its_topics(backend, make_range):
+async def test_a_range_has_the_place_of_its_topics(backend, make_range):
     place = (await make_range()).place
     assert place.partitions == 2
     assert place.cluster
@@ -62,7 +62,7 @@ async def test_it_has_the_place_of_its_topics(backend, make_range):
     assert ids == (await make_range()).place.as_document()["topic_ids"]
 
 
-async def test_ends_that_are_pinned_stay_although_the_log_grows(backend):
+async def test_pinned_ends_stay_fixed_while_the_log_grows(backend):
     await backend.append("rankings", 1, [b"%d" % n for n in range(10)])
     bounds = {("rankings", 1): (2, 7)}
     pinned = KafkaRange(backend.connection, topic_prefix=backend.prefix, bounds=bounds)
@@ -89,11 +89,11 @@ async def test_several_processes_write_the_files_of_one(backend, tmp_path):
     assert manifest["place"]["partitions"] == 2
 
 
-async def test_an_empty_range_gives_nothing(make_range):
+async def test_an_empty_range_yields_nothing(make_range):
     assert await collected((await make_range()).read("rankings", 0, 0, 0, max_records=8)) == []
 
 
-async def test_bounds_are_pinned_when_it_opens(backend, make_range):
+async def test_bounds_are_pinned_when_the_range_opens(backend, make_range):
     await backend.append("rankings", 0, [b"r"] * 5)
     await backend.expire("rankings", 0, 2)
     opened = await make_range()
@@ -126,7 +126,7 @@ async def test_a_range_within_an_aborted_transaction_is_empty_and_ends(backend, 
     assert batches[-1].next_offset == 3
 
 
-async def test_two_logs_may_be_read_by_turns(backend, make_range):
+async def test_two_logs_may_be_read_alternately(backend, make_range):
     for log in ("rankings", "judgments"):
         await backend.append(log, 0, [b"%s%d" % (log[:1].encode(), n) for n in range(30)])
     opened = await make_range()
@@ -154,7 +154,7 @@ async def test_a_hint_is_the_first_offset_at_or_after_a_record_timestamp(backend
     assert await opened.seek_hint("judgments", 1, 1) == 0
 
 
-async def test_records_that_expired_meanwhile_are_told(backend, make_range):
+async def test_records_that_expired_meanwhile_are_reported(backend, make_range):
     await backend.append("rankings", 0, [b"r"] * 5)
     opened = await make_range()
     await backend.expire("rankings", 0, 3)
@@ -162,7 +162,7 @@ async def test_records_that_expired_meanwhile_are_told(backend, make_range):
         await collected(opened.read("rankings", 0, 0, 5, max_records=8))
 
 
-async def test_an_iterator_left_early_closes_its_connection(backend, make_range):
+async def test_an_iterator_that_is_closed_early_closes_its_connection(backend, make_range):
     await backend.append("rankings", 0, [b"r"] * 5)
     reading = (await make_range()).read("rankings", 0, 0, 5, max_records=1)
     assert len(await anext(reading)) == 1
@@ -170,7 +170,7 @@ async def test_an_iterator_left_early_closes_its_connection(backend, make_range)
 
 
 @pytest.mark.parametrize("at_end", ["hold", "settle"])
-async def test_a_history_for_prometheus_is_that_of_the_same_records_in_files(
+async def test_the_prometheus_history_equals_that_of_the_same_records_in_files(
     backend, tmp_path, at_end
 ):
     logs = world(tmp_path / "logs")

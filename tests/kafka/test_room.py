@@ -22,7 +22,7 @@ def with_schemas(kafka):
 SETTING = "max.message.bytes"
 
 
-async def test_every_new_output_has_room_for_its_largest_record(with_schemas, topic_prefix):
+async def test_every_new_output_accepts_its_largest_record(with_schemas, topic_prefix):
     plan = await plan_topics(with_schemas, topic_prefix=topic_prefix, partitions=1)
     await create_topics(with_schemas, plan)
     found = await described(with_schemas, [topic.name for topic in plan])
@@ -33,7 +33,7 @@ async def test_every_new_output_has_room_for_its_largest_record(with_schemas, to
     } == ROOM_BYTES
 
 
-async def test_the_check_warns_of_outputs_with_less_room_and_says_the_command(
+async def test_the_check_warns_of_outputs_with_a_lower_limit_and_prints_the_command(
     with_schemas, topic_prefix
 ):
     plan = await plan_topics(with_schemas, topic_prefix=topic_prefix, partitions=1)

@@ -30,20 +30,20 @@ def login(secured, tmp_path):
     return login
 
 
-async def test_the_right_password_is_let_in_and_a_missing_right_is_another_matter(login):
+async def test_the_right_password_is_accepted_and_a_missing_right_is_another_error(login):
     async with requests(login()) as asking:
         with pytest.raises(SourceUnusable, match="No right for reading the offsets of group g"):
             await asking.committed("g", [])
 
 
-async def test_a_wrong_password_is_told_as_such(login):
+async def test_a_wrong_password_is_reported_as_such(login):
     with pytest.raises(SourceUnusable, match=r"refuses the login.*sasl_password_file"):
         await KafkaSource(login("wrong"), GROUP).start()
     findings = await inspect(login("wrong"), needed_ms=1)
     assert [finding.severity for finding in findings] == ["error"]
 
 
-async def test_a_missing_right_is_told_as_such(secured, login, topic_prefix):
+async def test_a_missing_right_is_reported_as_such(secured, login, topic_prefix):
     backend = await KafkaBackend.open(
         Connection(secured.bootstrap), topic_prefix, {"rankings": 1, "judgments": 1}
     )
@@ -56,12 +56,12 @@ async def test_a_missing_right_is_told_as_such(secured, login, topic_prefix):
     await backend.close()
 
 
-async def test_plain_words_to_a_listener_that_wants_a_login_end_in_time(secured):
+async def test_a_plain_connection_to_a_sasl_listener_ends_in_time(secured):
     with pytest.raises((SourceUnavailable, SourceUnusable)):
         await KafkaSource(Connection(secured.sasl_bootstrap), GROUP).start()
 
 
-async def test_files_that_cannot_be_read_are_named(tmp_path):
+async def test_unreadable_files_are_named(tmp_path):
     missing = Connection(
         "127.0.0.1:9",
         security_protocol="SASL_PLAINTEXT",

@@ -33,12 +33,12 @@ async def source(backend):
     await source.stop()
 
 
-async def polled_until_raised(source, error, match):
+async def poll_until_raised(source, error, match):
     with pytest.raises(error, match=match):
-        await polled_for_ever(source)
+        await poll_forever(source)
 
 
-async def polled_for_ever(source):
+async def poll_forever(source):
     async with patience():
         while True:
             source._consumer._client.force_metadata_update()  # every five minutes otherwise
@@ -55,19 +55,19 @@ async def test_an_error_in_a_callback_of_the_group_reaches_the_owner(backend, mo
 
     monkeypatch.setattr(source._member, "_adopt", broken)
     await source.start()
-    await polled_until_raised(source, ValueError, "in the callback")
+    await poll_until_raised(source, ValueError, "in the callback")
     await source.stop()
 
 
-async def test_a_refusal_of_the_group_reaches_an_owner_without_tasks(backend):
+async def test_a_group_error_reaches_an_owner_without_tasks(backend):
     source = backend.source()
     await source.start()
     source._consumer._coordinator._pending_exception = kafka_errors.GroupAuthorizationFailedError()
-    await polled_until_raised(source, SourceUnusable, "No right for joining group")
+    await poll_until_raised(source, SourceUnusable, "No right for joining group")
     await source.stop()
 
 
-async def test_a_consumer_that_broke_is_replaced_and_nothing_is_lost(backend, source):
+async def test_a_broken_consumer_is_replaced_and_no_record_is_lost(backend, source):
     await backend.append("rankings", 0, [b"%d" % n for n in range(40)])
     got = values(await read(source, [R0], 15, max_records=15), *R0)
     first = source._consumer
@@ -75,7 +75,7 @@ async def test_a_consumer_that_broke_is_replaced_and_nothing_is_lost(backend, so
     dead.set_exception(kafka_errors.KafkaError("Unexpected error during coordination"))
     first._coordinator._coordination_task.cancel()
     first._coordinator._coordination_task = dead
-    await polled_until_raised(source, SourceUnavailable, "Unexpected error")
+    await poll_until_raised(source, SourceUnavailable, "Unexpected error")
     async with patience():
         while len(got) < 40:
             with contextlib.suppress(SourceUnavailable):
@@ -85,7 +85,7 @@ async def test_a_consumer_that_broke_is_replaced_and_nothing_is_lost(backend, so
     assert source.assignment.generation == 2
 
 
-async def test_whoever_of_another_meaning_joins_while_the_group_assigns_gets_no_task(
+async def test_a_worker_of_another_meaning_that_joins_during_assignment_gets_no_task(
     backend, monkeypatch
 ):
     """Then the brokers return no subscriptions; once they do, the others get its tasks."""
@@ -127,7 +127,7 @@ async def test_whoever_of_another_meaning_joins_while_the_group_assigns_gets_no_
     await owned(blue, {0}, after_generation=generation)
 
 
-async def test_a_worker_of_the_same_meaning_asks_once_more_and_gets_its_task(backend, monkeypatch):
+async def test_a_worker_of_the_same_meaning_retries_and_gets_its_task(backend, monkeypatch):
     ask, asked = Requests.members, []
 
     async def members(self, group):
@@ -138,19 +138,17 @@ async def test_a_worker_of_the_same_meaning_asks_once_more_and_gets_its_task(bac
     source = backend.source(fingerprint="blue")
     await source.start()
     await owned(source, {0})
-    await nothing_polled(source, 0.2)
+    await poll_without_tasks(source, 0.2)
     assert len(asked) == 2
 
 
 async def test_a_changed_partition_count_is_refused(backend, source):
     async with admin(backend.connection) as client:
         await client.create_partitions({f"{backend.prefix}rankings": NewPartitions(2)})
-    await polled_until_raised(
-        source, SourceUnusable, r"had 1 partitions at the start and has 2 now"
-    )
+    await poll_until_raised(source, SourceUnusable, r"had 1 partitions at the start and has 2 now")
 
 
-async def test_what_stands_at_its_end_and_is_not_asked_for_is_not_fetched(backend, source):
+async def test_a_partition_at_its_end_that_is_not_requested_is_not_fetched(backend, source):
     """A fetch of such partitions alone would keep the broker's only fetch busy."""
     await backend.append("rankings", 0, [b"."] * 10)
     await read(source, [R0], 10, max_records=3)
@@ -167,11 +165,11 @@ async def test_what_stands_at_its_end_and_is_not_asked_for_is_not_fetched(backen
 
 @pytest.fixture
 def short_silence(monkeypatch):
-    """Five seconds without a word, and a member leaves the group."""
+    """A member that is silent for five seconds leaves the group."""
     monkeypatch.setattr(of_kafka, "MAX_POLL_INTERVAL_MS", SILENCE_MS)
 
 
-async def at_work(source, milliseconds):
+async def stay_busy(source, milliseconds):
     """Stays in the group without a poll; the longest pause in milliseconds."""
     times = [time.monotonic()]
     while 1000 * (times[-1] - times[0]) < milliseconds:
@@ -181,7 +179,7 @@ async def at_work(source, milliseconds):
     return 1000 * max(later - earlier for earlier, later in pairwise(times))
 
 
-async def nothing_polled(source, seconds):
+async def poll_without_tasks(source, seconds):
     """Polls like a member without tasks."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
@@ -192,14 +190,14 @@ async def nothing_polled(source, seconds):
 
 
 @pytest.mark.usefixtures("short_silence")
-async def test_a_member_without_tasks_stays_and_takes_them_over(backend):
+async def test_a_member_without_tasks_stays_in_the_group_and_takes_tasks_over(backend):
     members = [backend.source(), backend.source()]
     for member in members:
         await member.start()
     seconds = 7.0
     async with patience():  # of a group that is not just being rebalanced
         while seconds == 7.0 or sum(bool(each.assignment.tasks) for each in members) != 1:
-            await asyncio.gather(*(nothing_polled(each, seconds) for each in members))
+            await asyncio.gather(*(poll_without_tasks(each, seconds) for each in members))
             seconds = 0.5
     (owner,) = [member for member in members if member.assignment.tasks]
     (idle,) = [member for member in members if not member.assignment.tasks]
@@ -209,7 +207,7 @@ async def test_a_member_without_tasks_stays_and_takes_them_over(backend):
 
 
 @pytest.mark.usefixtures("short_silence")
-async def test_whoever_is_silent_leaves_and_comes_back_and_whoever_is_at_work_stays(backend):
+async def test_a_silent_member_leaves_and_rejoins_and_a_busy_member_stays(backend):
     source = backend.source()
     await source.start()
     pause = SILENCE_MS
@@ -218,7 +216,7 @@ async def test_whoever_is_silent_leaves_and_comes_back_and_whoever_is_at_work_st
             generation = await owned(source, {0})
             source.seek(R0, 0)
             source.seek(J0, 0)
-            pause, began = await at_work(source, 7_000), time.monotonic()
+            pause, began = await stay_busy(source, 7_000), time.monotonic()
             stays = source.assignment.generation == generation
             stays = stays and await source.commit({R0: Committed(0, "")})
             pause = max(pause, 1000 * (time.monotonic() - began))

@@ -118,8 +118,8 @@ def faults(secured, authority, scram, mutual, tmp_path):
             (mutual_at, without(tls, "ssl_certfile", "ssl_keyfile")),
             refused,
         ),
-        "an expired one": (shown(expired), refused),
-        "one of a stranger": (shown(unknown), refused),
+        "expired client certificate": (shown(expired), refused),
+        "client certificate of an unknown authority": (shown(unknown), refused),
         "no TLS": ((login_at, login | {"security_protocol": "SASL_PLAINTEXT"}), "uses TLS. Set"),
     }
 
@@ -129,50 +129,52 @@ FAULTS = [
     *(
         "another host advertised",
         "no client certificate",
-        "an expired one",
-        "one of a stranger",
+        "expired client certificate",
+        "client certificate of an unknown authority",
         "no TLS",
     ),
 ]
 
 
-def test_every_fault_is_tried(faults):
+def test_the_parameters_cover_every_fault(faults):
     assert list(faults) == FAULTS
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_one_clear_line_and_exit_code_3(fault, faults, command, capsys, tmp_path):
-    access, told = faults[fault]
+    access, message = faults[fault]
     for words in (["topics", "plan", "--partitions=1"], ["replay", f"--out={tmp_path / 'out'}"]):
         assert command(access, *words) == 3
         (line,) = capsys.readouterr().err.splitlines()
-        check_line(line, told)
+        check_line(line, message)
     assert command(access, "check") == (5 if "advertised" in fault else 3)
     lines = capsys.readouterr().out.splitlines()
     (line,) = [line for line in lines if line.startswith("error")]
-    check_line(line, told)
+    check_line(line, message)
     assert "->" in lines[lines.index(line) + 1]
 
 
-def check_line(line, told):
-    assert re.search(told, line), line
+def check_line(line, message):
+    assert re.search(message, line), line
     for secret in (PASSWORD, "hush-file", "Traceback"):
         assert secret not in line
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_worker_ends_in_time_with_one_clear_line(fault, faults, tmp_path):
-    (bootstrap, settings), told = faults[fault]
+    (bootstrap, settings), message = faults[fault]
     flags = [f"--set={name}={value}" for name, value in settings.items()]
     source = f"--source=kafka://{bootstrap}"
     process = Process(tmp_path, "run", source, "--set=http_port=0", *flags)
     assert process.wait(STOP_SECONDS) == 3
-    said = [line for line in process.err.splitlines() if not line.startswith("{")]
-    assert len(said) == 1, process.err
-    check_line(said[0], told)
+    lines = [line for line in process.err.splitlines() if not line.startswith("{")]
+    assert len(lines) == 1, process.err
+    check_line(lines[0], message)
 
 
-def test_no_secret_is_shown_to_who_looks(scram, command, topic_prefix, tmp_path, capsys):
+def test_no_secret_is_visible_in_processes_logs_or_pages(
+    scram, command, topic_prefix, tmp_path, capsys
+):
     bootstrap, settings = scram
     assert command(scram, "topics", "create", "--partitions=1") == 0
     assert command(scram, "check") == 0
@@ -192,12 +194,12 @@ def test_no_secret_is_shown_to_who_looks(scram, command, topic_prefix, tmp_path,
         assert "hush-file" not in shown
 
 
-async def polled_for_ever(source):
+async def poll_forever(source):
     while True:
         await source.poll([], max_records=1, timeout_ms=50)
 
 
-async def test_clients_that_lose_their_connection_take_up_new_secrets(
+async def test_clients_that_reconnect_use_the_new_secrets(
     secured, authority, mutual, topic_prefix, tmp_path
 ):
     """A consumer and a producer of the library would keep the files of their creation."""
@@ -228,7 +230,7 @@ async def test_clients_that_lose_their_connection_take_up_new_secrets(
         sent = await sink.emit(record)
         async with patience():
             with pytest.raises(SourceUnavailable, match="in the files has changed"):
-                await polled_for_ever(source)
+                await poll_forever(source)
             await owned(source, {0}, after_generation=generation)
             await sent
     finally:

@@ -22,7 +22,7 @@ def world(make_world):
     return make_world(1)
 
 
-def make_anew(world, *logs):
+def recreate_and_grow(world, *logs):
     """Recreates topics, and lets them grow beyond the positions in the old ones."""
     before = world.ends()
     for log in logs:
@@ -41,12 +41,12 @@ def read_to_the_end(world, worker):
 
 @pytest.mark.parametrize("disk", ["the old disk", "no disk", "no disk, accept loss"])
 @pytest.mark.parametrize("logs", [LOGS, LOGS[1:]], ids=["both", "judgments"])
-def test_totals_are_those_of_the_new_topics(world, start, tmp_path, disk, logs, capsys):
+def test_totals_are_those_of_the_recreated_topics(world, start, tmp_path, disk, logs, capsys):
     world.append({0: OLD})
     first = start(world, state_dir=tmp_path / "state")
     read_to_the_end(world, first)
     assert first.stop() == 0
-    make_anew(world, *logs)
+    recreate_and_grow(world, *logs)
     flags = ["--accept-loss"] if disk.endswith("accept loss") else []
     states = tmp_path / ("state" if disk == "the old disk" else "other")
     second = start(world, *flags, state_dir=states)
@@ -59,9 +59,9 @@ def test_totals_are_those_of_the_new_topics(world, start, tmp_path, disk, logs, 
     counted = second.samples()['evaluator_quarantined_stores_total{task="0"}']
     assert counted == 1 + len(aside)
     assert second.stop() == 0
-    said = ["totals", f"--source=kafka://{world.bootstrap}"]
-    said += [f"--set={name}={value}" for name, value in second.settings.items()]
-    assert main(said) == 0
+    arguments = ["totals", f"--source=kafka://{world.bootstrap}"]
+    arguments += [f"--set={name}={value}" for name, value in second.settings.items()]
+    assert main(arguments) == 0
     assert comparable(json.loads(capsys.readouterr().out)) == world.truth().totals
     records = world.outputs()["settled", 0]
     generations = dict.fromkeys(dict(record.headers)["generation"] for record in records)
@@ -72,11 +72,11 @@ def test_totals_are_those_of_the_new_topics(world, start, tmp_path, disk, logs, 
     assert all(found[0] == 0 for found in numbers.values())
 
 
-def test_topics_made_anew_while_a_worker_reads_them_end_it(world, start, tmp_path):
+def test_recreated_topics_end_a_worker_that_reads_them(world, start, tmp_path):
     world.append({0: OLD})
     first = start(world, state_dir=tmp_path / "state")
     first.until_read(world.ends())
-    make_anew(world, *LOGS)
+    recreate_and_grow(world, *LOGS)
     assert first.wait() == 3
     line = first.err.splitlines()[-1]
     ways = ("was recreated while it was read", "no longer exists", "the topic was recreated")
@@ -86,15 +86,15 @@ def test_topics_made_anew_while_a_worker_reads_them_end_it(world, start, tmp_pat
     assert second.stop() == 0
 
 
-def test_a_worker_that_sees_neither_topic_go_sees_another_id(world, start, tmp_path):
-    """It is stopped meanwhile, so that it cannot notice anything but the id."""
+def test_a_worker_that_missed_the_deletion_detects_another_topic_id(world, start, tmp_path):
+    """The worker is stopped meanwhile, so that it can only detect the new id."""
     import signal
 
     world.append({0: OLD})
     first = start(world, state_dir=tmp_path / "state")
     first.until_read(world.ends())
     first.signal(signal.SIGSTOP)
-    make_anew(world, *LOGS)
+    recreate_and_grow(world, *LOGS)
     first.signal(signal.SIGCONT)
     assert first.wait() == 3
     second = start(world, state_dir=tmp_path / "state")
@@ -102,7 +102,7 @@ def test_a_worker_that_sees_neither_topic_go_sees_another_id(world, start, tmp_p
     assert second.stop() == 0
 
 
-def test_a_partition_that_is_added_ends_a_worker_with_what_to_do(world, start, capsys):
+def test_an_added_partition_ends_a_worker_with_the_remedy(world, start, capsys):
     from tests.contract.backends import admin, visible
 
     async def add(log):

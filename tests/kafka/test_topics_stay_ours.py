@@ -27,15 +27,15 @@ def connection(secured):
 
 
 @pytest.fixture
-def there(connection, topic_prefix):
-    """The topics that there are just now, with their partition counts."""
+def existing_topics(connection, topic_prefix):
+    """The topics that exist now, with their partition counts."""
 
-    async def there():
+    async def existing_topics():
         async with requests(connection) as asking:
             counts = await asking.partition_counts(list(topic_names(topic_prefix).values()))
         return {name.removeprefix(topic_prefix): n for name, n in counts.items() if n is not None}
 
-    return there
+    return existing_topics
 
 
 async def delete(connection, topic):
@@ -51,7 +51,7 @@ OUTPUTS = dict.fromkeys(("evaluations", "settled", "windows", "dead-letters", "c
 
 
 @pytest.mark.parametrize(
-    ("counts", "told"),
+    ("counts", "message"),
     [
         ({}, "rankings, .*checkpoints not found. Create missing topics with `evaluator"),
         (
@@ -61,8 +61,8 @@ OUTPUTS = dict.fromkeys(("evaluations", "settled", "windows", "dead-letters", "c
         (INPUTS | OUTPUTS | {"windows": 1}, "windows has 1 partitions, the inputs have 2"),
     ],
 )
-def test_missing_and_small_topics_are_refused_and_not_made(
-    counts, told, secured, connection, topic_prefix, there, capsys
+def test_missing_and_small_topics_are_refused_and_not_created(
+    counts, message, secured, connection, topic_prefix, existing_topics, capsys
 ):
     if counts:
         asyncio.run(make(connection, topic_prefix, counts))
@@ -71,12 +71,12 @@ def test_missing_and_small_topics_are_refused_and_not_made(
     flags = [f"--set={name}={value}" for name, value in settings.items()]
     assert main(["run", f"--source=kafka://{secured.bootstrap}", *flags]) == 3
     (line,) = [each for each in capsys.readouterr().err.splitlines() if not each.startswith("{")]
-    assert re.search(told, line), line
-    assert asyncio.run(there()) == counts
+    assert re.search(message, line), line
+    assert asyncio.run(existing_topics()) == counts
 
 
-def test_an_input_that_goes_ends_a_worker_and_is_not_made_again(
-    secured, connection, topic_prefix, there, tmp_path
+def test_a_deleted_input_ends_a_worker_and_is_not_recreated(
+    secured, connection, topic_prefix, existing_topics, tmp_path
 ):
     world = World(connection, topic_prefix)
     world.append({0: traffic(1, n_queries=20)})
@@ -91,11 +91,11 @@ def test_an_input_that_goes_ends_a_worker_and_is_not_made_again(
         f"evaluator: Topic {topic_prefix}rankings no longer exists. Create missing topics with "
         "`evaluator topics create`, and start again."
     )
-    assert "rankings" not in asyncio.run(there())
+    assert "rankings" not in asyncio.run(existing_topics())
 
 
-async def test_an_output_that_goes_ends_the_sink_and_is_not_made_again(
-    connection, topic_prefix, there, monkeypatch
+async def test_a_deleted_output_ends_the_sink_and_is_not_recreated(
+    connection, topic_prefix, existing_topics, monkeypatch
 ):
     monkeypatch.setattr(sink, "REQUEST_TIMEOUT_MS", 1_000)
     await make(connection, topic_prefix, {"rankings": 2, "judgments": 2} | OUTPUTS)
@@ -109,4 +109,4 @@ async def test_an_output_that_goes_ends_the_sink_and_is_not_made_again(
             await (await writing.emit({lane: [OutputRecord(b"k", b"v")]}))
     finally:
         await writing.stop()
-    assert "settled" not in await there()
+    assert "settled" not in await existing_topics()

@@ -28,7 +28,7 @@ def counted(worker, topic):
     return sum(found)
 
 
-def test_a_worker_that_starts_again_goes_on_as_if_it_had_never_stopped(world, start):
+def test_a_restarted_worker_continues_as_if_it_had_not_stopped(world, start):
     append_part(world, 0, 0.6)
     settings = {"max_poll_records": 60, "session_timeout_ms": LONG_MS}  # no output is repeated
     first = start(world, **settings)
@@ -65,7 +65,7 @@ def check_other_measures(world, start):
     assert not [lane for lane, records in again.items() if lane[0] == "dead-letters" and records]
 
 
-def test_workers_come_and_go_in_the_middle_of_the_work(make_world, start):
+def test_workers_may_join_and_leave_at_any_time(make_world, start):
     world = make_world(4)
     append_part(world, 0, 0.4)
     first = start(world, max_poll_records=5)
@@ -97,8 +97,8 @@ def until_shared(world, *workers):
     workers[0].eventually(shared)
 
 
-def test_what_a_killed_worker_leaves_is_taken_up(make_world, start):
-    """By the next one of its group, and by one that was there; both wait for its session to end."""
+def test_the_tasks_of_a_killed_worker_are_taken_over(make_world, start):
+    """By a new and by an existing member; both wait for its session to end."""
     alone, shared = make_world(2), make_world(4, prefix_end="shared-")
     worlds = alone, shared
     for world in worlds:
@@ -122,7 +122,7 @@ def test_what_a_killed_worker_leaves_is_taken_up(make_world, start):
         world.truth().check_outputs(world.outputs(), once=False)
 
 
-def test_the_second_signal_ends_it_at_once(world, start):
+def test_the_second_signal_ends_a_worker_at_once(world, start):
     append_part(world, 0, 1, n_queries=20)
     worker = start(world)
     worker.until_read(world.ends())

@@ -13,7 +13,7 @@ from tests.worker.traffic import Traffic, traffic
 pytestmark = pytest.mark.kafka
 
 
-def odd_ones():
+def unusual_records():
     rows = [
         (log, Raw(0, AT_MS + 1, value, b"key %d" % n))
         for n, (_, log, value, _) in enumerate(MALFORMED)
@@ -40,11 +40,11 @@ def good():
     )
 
 
-def mixed(good, odd):
-    """The odd ones spread between the good ones; each log of its own."""
+def mixed(good, unusual):
+    """The unusual records spread between the valid ones, in each log separately."""
     mixture = {}
     for log in ("rankings", "judgments"):
-        mine = [raw for where, raw in odd if where == log]
+        mine = [raw for where, raw in unusual if where == log]
         rows = list(good.of(log))
         step = len(rows) // (len(mine) + 1)
         for index, raw in reversed(list(enumerate(mine, start=1))):
@@ -54,19 +54,19 @@ def mixed(good, odd):
 
 
 def test_each_kind_of_bad_input_becomes_a_dead_letter_and_changes_nothing(make_world, start, good):
-    """Task 0 gets good messages alone, task 1 the same with malformed ones between them."""
+    """Task 0 gets only valid messages, task 1 the same with malformed ones between them."""
     world = make_world(2)
-    malformed = odd_ones()[: len(MALFORMED)]
+    malformed = unusual_records()[: len(MALFORMED)]
     world.append({0: good, 1: mixed(good, malformed)})
     worker = start(world, max_poll_records=30, session_timeout_ms=LONG_MS)
     worker.until_read(world.ends())
     status, samples = worker.document("/status"), worker.samples()
     assert worker.stop() == 0
     letters = lanes(world.outputs(), "dead-letters")
-    said = {record.key: record for record in letters}
-    assert len(letters) == len(said) == len(MALFORMED)
+    by_key = {record.key: record for record in letters}
+    assert len(letters) == len(by_key) == len(MALFORMED)
     for n, (what, log, value, reasons) in enumerate(MALFORMED):
-        record = said[b"key %d" % n]
+        record = by_key[b"key %d" % n]
         headers = dict(record.headers)
         assert record.value == (value[: 64 * 1024] if reasons == {"oversize"} else value), what
         assert headers["topic"].decode() == world.prefix + log, what
@@ -102,11 +102,11 @@ def check_same_outputs(outputs):
         assert rows[0]
 
 
-def test_odd_input_is_accepted_by_rule(world, start):
+def test_unusual_but_valid_input_is_accepted(world, start):
     world.produce({("rankings", 0): [], ("judgments", 0): []})
-    odd = odd_ones()[len(MALFORMED) :]
+    unusual = unusual_records()[len(MALFORMED) :]
     world.append({0: Traffic(*(
-        tuple(raw for where, raw in odd if where == log) for log in ("rankings", "judgments")
+        tuple(raw for where, raw in unusual if where == log) for log in ("rankings", "judgments")
     ))})  # fmt: skip
     worker = start(world)
     worker.until_read(world.ends())
@@ -119,8 +119,8 @@ def test_odd_input_is_accepted_by_rule(world, start):
     assert world.truth().check_evaluations(world.outputs()) == 4
 
 
-def test_everything_at_once_agrees_with_the_oracle(world, start):
-    """Nasty traffic with every kind of bad and odd input in it."""
-    world.append({task: mixed(traffic(task), odd_ones()) for task in (0, 1)})
+def test_all_kinds_of_input_together_agree_with_the_oracle(world, start):
+    """Traffic with every kind of bad and unusual input."""
+    world.append({task: mixed(traffic(task), unusual_records()) for task in (0, 1)})
     assert start(world, "--until-end", max_poll_records=200).wait() == 0
     world.truth().check_outputs(world.outputs())

@@ -24,20 +24,20 @@ def append_part(world, begin, end):
     world.append({task: traffic(task, n_queries=100).part(begin, end) for task in (0, 1)})
 
 
-def test_a_broker_that_comes_late_and_goes_changes_no_figure(world, own_broker, start):
+def test_a_broker_that_starts_late_and_fails_changes_no_total(world, own_broker, start):
     append_part(world, 0, 0.5)
     own_broker.stop()
     never = start(world, group_id=f"{world.prefix}never")
-    never.until_away()
+    never.until_unavailable()
     assert never.stop() == 0, "a worker that has never reached a broker"
     worker = start(world, max_poll_records=1)
-    worker.until_away()
+    worker.until_unavailable()
     (away,) = worker.events("broker_unavailable")
     assert world.bootstrap in away["error"]
     own_broker.start()
     worker.eventually(lambda: any(worker.positions.values()))
     own_broker.stop()
-    worker.until_away()
+    worker.until_unavailable()
     ends_before = worker.positions
     own_broker.start()
     worker.until_ready()
@@ -48,20 +48,20 @@ def test_a_broker_that_comes_late_and_goes_changes_no_figure(world, own_broker, 
     assert comparable(worker.totals) == truth.totals
     assert len(worker.events("broker_unavailable")) < 10
     own_broker.stop()
-    worker.until_away()
+    worker.until_unavailable()
     assert worker.stop() == 0
     own_broker.start()
     truth.check_outputs(world.outputs(), once=False)
 
 
-def test_a_broker_that_stands_still_does_not_keep_a_worker_from_ending(world, own_broker, start):
+def test_a_frozen_broker_does_not_keep_a_worker_from_ending(world, own_broker, start):
     append_part(world, 0, 0.2)
     workers = [start(world), start(world, group_id=f"{world.prefix}other")]
     for worker in workers:
         worker.eventually(lambda worker=worker: any(worker.positions.values()))
     os.kill(own_broker.pid, signal.SIGSTOP)
     try:
-        workers[0].until_away()
+        workers[0].until_unavailable()
         for worker in workers:
             worker.signal(signal.SIGTERM)
         workers[1].eventually(lambda: (workers[1].get("/livez") or (0,))[0] == 200)

@@ -39,7 +39,9 @@ def refused(totals) -> int:
 
 
 @pytest.mark.parametrize("narrow", [*ROOM, "dead-letters"])
-def test_what_a_topic_refuses_is_a_dead_letter_and_the_worker_goes_on(make_world, start, narrow):
+def test_a_record_that_its_topic_refuses_is_a_dead_letter_and_the_worker_continues(
+    make_world, start, narrow
+):
     room = {**ROOM, "dead-letters": 3_000}[narrow]
     world = make_world(1, room={narrow: room})
     world.append({0: poison()})

@@ -34,7 +34,7 @@ def settled(world):
     return [record for record in lanes(world.outputs(), "settled") if record.key is not None]
 
 
-def test_a_quiet_partition_settles_and_history_is_left_alone(make_world, start):
+def test_a_quiet_partition_settles_and_history_gets_no_heartbeats(make_world, start):
     world, began_ms = make_world(3, settings=SOON), now_ms()
     world.produce({
         ("rankings", 0): [ranking("now", began_ms)],
@@ -55,7 +55,7 @@ def test_a_quiet_partition_settles_and_history_is_left_alone(make_world, start):
         assert all(raw.key is None and began_ms < raw.timestamp_ms <= now_ms() for raw in found)
 
 
-def test_without_heartbeats_a_quiet_partition_stays_as_it_is(make_world, start):
+def test_without_heartbeats_a_quiet_partition_does_not_settle(make_world, start):
     world = make_world(1, settings=SOON)
     world.produce({("rankings", 0): [ranking("now", now_ms())]})
     worker = start(world, idle_ms=0, heartbeats="off")

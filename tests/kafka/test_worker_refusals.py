@@ -64,7 +64,7 @@ def test_missing_topics_are_refused_and_created(kafka, topic_prefix, run):
     assert run("run", "--until-end", "--set", "http_port=0")[0] == 0
 
 
-def test_topics_are_created_from_nothing_and_checked(topic_prefix, run):
+def test_all_topics_are_created_and_checked(topic_prefix, run):
     assert run("topics", "plan")[0] == 3  # unknown partition counts
     code, out, _ = run("topics", "create", "--partitions", "3")
     assert code == 0
@@ -76,7 +76,7 @@ def test_topics_are_created_from_nothing_and_checked(topic_prefix, run):
     assert (code, out.strip()) == (0, "no topic is missing")
 
 
-def test_a_broker_that_cannot_be_reached_is_told(run):
+def test_an_unreachable_broker_is_reported(run):
     (port,) = free_ports(1)
     code, out, _ = run("check", bootstrap=f"127.0.0.1:{port}")
     assert code == 3
@@ -88,7 +88,7 @@ def test_a_broker_that_cannot_be_reached_is_told(run):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--set", "retention=1"], "The nearest one is retention_ms"),
         (["--set", "measures=ndgc@10"], "Measures: top1, top3, hit@k, mrr, mrr@k, ndcg"),
@@ -97,13 +97,13 @@ def test_a_broker_that_cannot_be_reached_is_told(run):
         (["--until-the-end"], "unrecognized arguments: --until-the-end"),
     ],
 )
-def test_what_is_misspelt_is_refused_at_once(run, arguments, told):
+def test_misspelt_arguments_are_refused_at_once(run, arguments, message):
     code, _, error = run("run", *arguments)
     assert code == 2
-    assert told in error
+    assert message in error
 
 
-def test_a_source_that_is_none_is_refused(tmp_path):
+def test_an_unsupported_source_is_refused(tmp_path):
     process = Process(tmp_path, "run", "--source", "file://logs")
     assert process.wait() == 2
     assert "kafka://HOST:PORT" in process.err

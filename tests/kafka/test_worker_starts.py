@@ -21,7 +21,7 @@ def run_to_end(world, start, state_dir):
     return worker
 
 
-def test_warm_stale_and_cold_starts_come_to_the_same_totals(world, start, tmp_path):
+def test_warm_stale_and_cold_starts_reach_the_same_totals(world, start, tmp_path):
     state, old = tmp_path / "state", tmp_path / "old"
     append_part(world, 0, 0.4)
     run_to_end(world, start, state)

@@ -29,7 +29,7 @@ def flip_in(pattern: str, store: Path) -> None:
         file.write_bytes(data)
 
 
-def test_killed_then_contended_then_damaged_it_comes_back_with_the_same_totals(
+def test_a_worker_killed_with_a_locked_then_damaged_store_recovers_the_same_totals(
     world, start, tmp_path
 ):
     append_part(world, 0, 0.5)
@@ -80,7 +80,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_a_full_disk_ends_it_with_one_line_and_no_wrong_number(world, start, tmp_path):
+def test_a_full_disk_ends_a_worker_with_one_line_and_no_wrong_total(world, start, tmp_path):
     append_part(world, 0, 1)
     state = tmp_path / "state"
     limited = start(
@@ -100,7 +100,7 @@ def test_a_full_disk_ends_it_with_one_line_and_no_wrong_number(world, start, tmp
     assert after.stop() == 0
 
 
-def test_a_directory_that_cannot_be_made_is_refused_before_anything_else(tmp_path):
+def test_a_directory_that_cannot_be_created_is_refused_first(tmp_path):
     (tmp_path / "file").write_text("")
     setting = f"state_dir={tmp_path / 'file' / 'state'}"
     process = Process(tmp_path, "run", "--source", "kafka://127.0.0.1:1", "--set", setting)
@@ -109,7 +109,7 @@ def test_a_directory_that_cannot_be_made_is_refused_before_anything_else(tmp_pat
     assert "cannot be written" in line
 
 
-def test_without_open_files_a_worker_names_their_limit_and_goes_on_with_more(make_world, start):
+def test_a_worker_names_the_limit_of_open_files_and_continues_with_a_higher_one(make_world, start):
     world = make_world(8)
     append_part(world, 0, 0.5)
     few = ("/bin/sh", "-c", 'ulimit -n 96; exec "$@"', "sh", sys.executable, "-m", "evaluator")
@@ -126,7 +126,7 @@ def test_without_open_files_a_worker_names_their_limit_and_goes_on_with_more(mak
     assert not enough.events("store_quarantined")
 
 
-def test_half_open_connections_do_not_keep_a_worker_from_its_work(world, start):
+def test_half_open_connections_do_not_block_a_worker(world, start):
     append_part(world, 0, 0.5)
     files = ("/bin/sh", "-c", 'ulimit -n 1024; exec "$@"', "sh", sys.executable, "-m", "evaluator")
     worker = start(world, python=files)

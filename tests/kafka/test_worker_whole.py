@@ -16,7 +16,7 @@ from tests.worker.traffic import LONG_AGO_MS, traffic
 pytestmark = pytest.mark.kafka
 
 
-def test_until_end_says_everything_once_and_commits_the_ends(world, start):
+def test_until_end_writes_every_output_once_and_commits_the_ends(world, start):
     world.append({0: traffic(1), 1: traffic(2)})
     assert start(world, "--until-end", max_poll_records=100).wait() == 0
     assert world.committed() == world.ends()
@@ -34,7 +34,7 @@ def test_until_end_passes_empty_partitions_and_ends_of_transactions(make_world, 
     world.truth().check_outputs(world.outputs())
 
 
-def test_a_live_worker_shows_the_oracles_totals_everywhere(world, start):
+def test_a_live_worker_reports_the_totals_of_the_oracle_on_every_path(world, start):
     world.append({0: traffic(3), 1: traffic(4)})
     worker = start(world, max_poll_records=150)
     worker.until_read(world.ends())
@@ -70,15 +70,22 @@ def test_inspect_finds_a_query_in_all_topics(world, start, capsys):
         }
     )
     assert start(world, "--until-end").wait() == 0
-    said = ["inspect", "sought", f"--source=kafka://{world.bootstrap}", f"--from={LONG_AGO_MS}"]
-    assert main([*said, f"--set=topic_prefix={world.prefix}"]) == 0
+    arguments = [
+        "inspect",
+        "sought",
+        f"--source=kafka://{world.bootstrap}",
+        f"--from={LONG_AGO_MS}",
+    ]
+    assert main([*arguments, f"--set=topic_prefix={world.prefix}"]) == 0
     text = capsys.readouterr().out
     assert "rankings-1 " in text
     assert "malformed  schema: " in text
     assert "Settled as judged" in text
     assert ["served", "mrr", "0.5000", "0.5000"] in [line.split() for line in text.splitlines()]
     assert (
-        main([*said[:-1], f"--from={LONG_AGO_MS + later}", f"--set=topic_prefix={world.prefix}"])
+        main(
+            [*arguments[:-1], f"--from={LONG_AGO_MS + later}", f"--set=topic_prefix={world.prefix}"]
+        )
         == 0
     )
     assert "rankings-1" not in capsys.readouterr().out
@@ -132,9 +139,9 @@ def check_status(status, ends, truth):
     assert status["tasks_owned"] == [0, 1]
 
 
-def test_the_text_of_queries_stays_inside_when_it_is_told_to(world, start):
+def test_query_texts_are_not_emitted_with_emit_query_off(world, start):
     world.append({0: traffic(1, n_queries=20)})
     assert start(world, "--until-end", emit_query="off").wait() == 0
-    said = lanes(world.outputs(), "evaluations")
-    assert said
-    assert not [record for record in said if "query" in json.loads(record.value)]
+    evaluations = lanes(world.outputs(), "evaluations")
+    assert evaluations
+    assert not [record for record in evaluations if "query" in json.loads(record.value)]

@@ -21,32 +21,34 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=500)
     parser.add_argument("--seed", type=int, help="of the first round; the next has the next one")
     parser.add_argument("--minutes", type=float, default=60.0, help="no fault comes later")
-    asked = parser.parse_args()
-    seed = random.SystemRandom().randrange(1_000_000) if asked.seed is None else asked.seed
+    options = parser.parse_args()
+    seed = random.SystemRandom().randrange(1_000_000) if options.seed is None else options.seed
     began = time.monotonic()
-    until = began + 60 * asked.minutes
+    until = began + 60 * options.minutes
     faults = records = differences = 0
     kinds: Counter[str] = Counter()
-    while faults < asked.faults and time.monotonic() < until:
+    while faults < options.faults and time.monotonic() < until:
         with (
             tempfile.TemporaryDirectory(prefix="chaos-") as home,
             Broker(Path(home) / "broker") as broker,
         ):
             report = Round(broker, Path(home) / "round", f"c{seed}-", seed=seed).run(
-                min(ROUND_FAULTS, asked.faults - faults), until=until
+                min(ROUND_FAULTS, options.faults - faults), until=until
             )
         faults += report.n_faults
         records += report.n_records
         kinds.update(report.kinds)
         differences += len(report.differences)
-        say(report, time.monotonic() - began, faults, asked.faults, records, differences)
+        print_progress(
+            report, time.monotonic() - began, faults, options.faults, records, differences
+        )
         seed += 1
     print(", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items())))
     print(f"{faults} faults of {len(kinds)} kinds, {records} records, {differences} differences")
     return 1 if differences else 0
 
 
-def say(
+def print_progress(
     report: Report, seconds: float, faults: int, wanted: int, records: int, differences: int
 ) -> None:
     """Prints the progress, and the details of a round with differences."""

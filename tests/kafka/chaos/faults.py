@@ -49,7 +49,7 @@ class Faults:
         self._names = (f"hostile-{seed}-{number}" for number in itertools.count())
         self._random = Random(f"{seed}-faults")
         self._began = time.monotonic()
-        self.said: list[str] = []
+        self.log_lines: list[str] = []
         self._kinds: dict[Callable[[], None], int] = {
             self.killed: 3,
             self.killed_for_a_while: 3,
@@ -98,13 +98,13 @@ class Faults:
         """The workers that share the tasks now."""
         return [*self._nodes, self._spare] if self._scaled_out else self._nodes
 
-    def tell(self, text: str, kind: str) -> None:
+    def note(self, text: str, kind: str) -> None:
         """Notes an action of another part of the round."""
         self.counts[kind] += 1
-        self._say(text)
+        self._log_line(text)
 
-    def _say(self, text: str) -> None:
-        self.said.append(f"{time.monotonic() - self._began:7.2f} s  {text}")
+    def _log_line(self, text: str) -> None:
+        self.log_lines.append(f"{time.monotonic() - self._began:7.2f} s  {text}")
 
     def _node(self) -> Node:
         return self._random.choice(self.nodes)
@@ -116,16 +116,16 @@ class Faults:
 
     def killed(self) -> None:
         node = self._node()
-        self._say(f"worker {node.number} killed, started at once")
+        self._log_line(f"worker {node.number} killed, started at once")
         node.kill()
         node.start()
 
     def killed_for_a_while(self) -> None:
         node = self._node()
-        self._say(f"worker {node.number} killed for a while")
+        self._log_line(f"worker {node.number} killed for a while")
         node.kill()
         self._wait(0.5, 2 * SESSION_SECONDS)
-        self._say(f"worker {node.number} started")
+        self._log_line(f"worker {node.number} started")
         node.start()
 
     def frozen(self) -> None:
@@ -139,21 +139,21 @@ class Faults:
         self._freeze(node)
 
     def _freeze(self, node: Node) -> None:
-        self._say(f"worker {node.number} stands still")
+        self._log_line(f"worker {node.number} is frozen")
         node.freeze()
         self._wait(SESSION_SECONDS + 0.5, 2 * SESSION_SECONDS)
-        self._say(f"worker {node.number} goes on")
+        self._log_line(f"worker {node.number} continues")
         node.thaw()
 
     def stopped(self) -> None:
         node = self._node()
-        self._say(f"worker {node.number} told to stop")
-        self._say(f"worker {node.number} took {node.stop():.2f} s to stop, started")
+        self._log_line(f"worker {node.number} gets SIGTERM")
+        self._log_line(f"worker {node.number} took {node.stop():.2f} s to stop, started")
         node.start()
 
     def disk_lost(self) -> None:
         node = self._node()
-        self._say(f"worker {node.number} killed, its disk and all snapshots lost, started")
+        self._log_line(f"worker {node.number} killed, its disk and all snapshots lost, started")
         node.kill()
         node.lose_disk()
         shutil.rmtree(self._snapshots, ignore_errors=True)
@@ -163,7 +163,7 @@ class Faults:
         """The fault comes after this process has written a snapshot of each of its tasks."""
         node = self._node()
         node.worker.eventually(lambda: _has_snapshots(node))
-        self._say(f"worker {node.number} killed, its disk lost, started")
+        self._log_line(f"worker {node.number} killed, its disk lost, started")
         node.kill()
         node.lose_disk()
         node.start()
@@ -176,9 +176,9 @@ class Faults:
         node.start()
         node.worker.eventually(lambda: node.worker.tasks)
         self._wait(1, 2 * SESSION_SECONDS)
-        self._say(f"worker {node.number} killed, its disk replaced by an older one, started")
+        self._log_line(f"worker {node.number} killed, its disk replaced by an older one, started")
         node.kill()
-        node.put_old_disk_back()
+        node.restore_old_disk()
         node.start()
 
     # Of all
@@ -186,7 +186,7 @@ class Faults:
     def rolling_restart(self) -> None:
         """Each worker is ready again before the next one stops."""
         for node in self.nodes:
-            self._say(f"worker {node.number} restarted in {node.stop():.2f} s")
+            self._log_line(f"worker {node.number} restarted in {node.stop():.2f} s")
             node.start()
             node.worker.until_ready()
 
@@ -194,14 +194,14 @@ class Faults:
         if self._scaled_out:
             self.scaled_in()
         self._scaled_out = True
-        self._say(f"worker {self._spare.number} joins")
+        self._log_line(f"worker {self._spare.number} joins")
         self._spare.start()
         self._spare.worker.eventually(lambda: self._spare.worker.tasks)
 
     def scaled_in(self) -> None:
         if not self._scaled_out:
             self.scaled_out()
-        self._say(f"worker {self._spare.number} leaves")
+        self._log_line(f"worker {self._spare.number} leaves")
         self._scaled_out = False
         self._spare.leave()
 
@@ -212,18 +212,18 @@ class Faults:
     def all_killed_one_disk_lost(self) -> None:
         self._kill_all()
         node = self._node()
-        self._say(f"worker {node.number} has lost its disk")
+        self._log_line(f"worker {node.number} has lost its disk")
         node.lose_disk()
         self._start_all()
 
     def _kill_all(self) -> None:
-        self._say("all workers killed")
+        self._log_line("all workers killed")
         for node in self.nodes:
             node.kill()
         self._wait(0, SESSION_SECONDS)
 
     def _start_all(self) -> None:
-        self._say("all workers started")
+        self._log_line("all workers started")
         for node in self.nodes:
             node.start()
             self._wait(0, 0.5)
@@ -233,15 +233,15 @@ class Faults:
     def idle_connections(self) -> None:
         node = self._node()
         node.worker.eventually(lambda: node.worker.get("/livez"))
-        self._say(f"idle connections to worker {node.number}")
+        self._log_line(f"idle connections to worker {node.number}")
         with hostile.idle_connections(self._random, node.port):
             self._wait(0.5, 2 * SESSION_SECONDS)
         node.worker.eventually(lambda: (node.worker.get("/livez") or (0,))[0] == 200)
-        self._say("they are closed, and it answers")
+        self._log_line("they are closed, and it answers")
 
     def poisoned(self) -> None:
         task = self._random.randrange(self._world.n_tasks)
-        self._say(f"poison for task {task}")
+        self._log_line(f"poison for task {task}")
         self._append(task, hostile.poison(self._random, next(self._names), self._now_ms()))
         log = self._random.choice(LOGS)
         hostile.append_compressed(self._world, (log, task), self._now_ms())
@@ -255,7 +255,7 @@ class Faults:
     def clock_ahead(self) -> None:
         """Of one producer of one log, within the bound and beyond it."""
         task, by_ms = self._random.randrange(self._world.n_tasks), self._random.choice(AHEAD_MS)
-        self._say(f"a producer of task {task} is {by_ms} ms ahead")
+        self._log_line(f"a producer of task {task} is {by_ms} ms ahead")
         self._append(task, hostile.ahead(next(self._names), self._now_ms(), by_ms))
 
     def _append(self, task: int, records: list[tuple[str, Raw]]) -> None:
@@ -266,42 +266,42 @@ class Faults:
     # Of the broker
 
     def broker_killed(self) -> None:
-        self._say("broker killed")
+        self._log_line("broker killed")
         self._broker.kill()
         self._wait(0, 3)
         self._broker.start()
-        self._say("broker is back")
+        self._log_line("broker is back")
 
     def stopped_without_broker(self) -> None:
         node = self._node()
-        self._say("broker killed")
+        self._log_line("broker killed")
         self._broker.kill()
         self._wait(0, 3)
-        self._say(f"worker {node.number} told to stop")
-        self._say(f"worker {node.number} took {node.stop():.2f} s to stop")
+        self._log_line(f"worker {node.number} gets SIGTERM")
+        self._log_line(f"worker {node.number} took {node.stop():.2f} s to stop")
         self._broker.start()
-        self._say(f"broker is back, worker {node.number} started")
+        self._log_line(f"broker is back, worker {node.number} started")
         node.start()
 
     def broker_frozen(self) -> None:
         """The broker neither answers nor refuses requests."""
-        self._say("broker stands still")
+        self._log_line("broker is frozen")
         os.kill(self._broker.pid, signal.SIGSTOP)
         self._wait(0.5, 3)
         os.kill(self._broker.pid, signal.SIGCONT)
-        self._say("broker goes on")
+        self._log_line("broker continues")
 
     def killed_without_broker(self) -> None:
         """The next process has to send unacknowledged records again."""
         node = self._node()
-        self._say("broker stands still")
+        self._log_line("broker is frozen")
         os.kill(self._broker.pid, signal.SIGSTOP)
         self._wait(0.5, 2)
-        self._say(f"worker {node.number} and the broker killed")
+        self._log_line(f"worker {node.number} and the broker killed")
         node.kill()
         self._broker.kill()
         self._broker.start()
-        self._say(f"broker is back, worker {node.number} started")
+        self._log_line(f"broker is back, worker {node.number} started")
         node.start()
 
 

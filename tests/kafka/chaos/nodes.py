@@ -92,13 +92,13 @@ class Node:
         shutil.rmtree(self._old_disk, ignore_errors=True)
         shutil.copytree(self.state_dir, self._old_disk)
 
-    def put_old_disk_back(self) -> None:
+    def restore_old_disk(self) -> None:
         """Replaces the disk by the copy, as if a backup had been restored."""
         self.lose_disk()
         self._old_disk.rename(self.state_dir)
 
     def leave(self) -> None:
-        """SIGTERM for good: a member with a name is removed from the group."""
+        """SIGTERM without a restart: a member with a name is removed from the group."""
         self.stop()
         name = self._settings.get("group_instance_id")
         if name is not None:

@@ -79,7 +79,7 @@ class Report:
     n_outputs: int = 0
     n_scrapes: int = 0
     ledger: dict[str, Any] = field(default_factory=dict)
-    said: dict[str, int] = field(default_factory=dict)
+    n_checked: dict[str, int] = field(default_factory=dict)
     starts: dict[str, int] = field(default_factory=dict)
     differences: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -180,7 +180,7 @@ class Round:
         The new inputs have the same event times, and more records than were read of the old ones.
         """
         self._end()
-        self._faults.tell("inputs deleted and recreated", "inputs_recreated")
+        self._faults.note("inputs deleted and recreated", "inputs_recreated")
         for lane, records in self._world.outputs().items():
             self._before[lane] = len(records)
         read = self._world.ends()
@@ -251,14 +251,14 @@ class Round:
 
     def _check(self, what: str, check: Callable[[Outputs], int], outputs: Outputs) -> None:
         try:
-            self.report.said[what] = check(outputs)
+            self.report.n_checked[what] = check(outputs)
         except (AssertionError, LookupError, ValueError) as error:
-            told = "".join(traceback.format_exception(error))[-1_500:]
-            self.report.differences.append(f"{what}: {told}")
+            trace = "".join(traceback.format_exception(error))[-1_500:]
+            self.report.differences.append(f"{what}: {trace}")
 
     def _sum_up(self) -> None:
         report = self.report
-        report.faults = self._faults.said
+        report.faults = self._faults.log_lines
         report.kinds = dict(self._faults.counts)
         for scraper in self._scrapers:
             report.differences += scraper.differences[:20]

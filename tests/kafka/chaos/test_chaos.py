@@ -20,7 +20,7 @@ KINDS = CHECKED | {
 """Some of the faults of this seed, whose workers have names."""
 
 
-def test_whatever_fails_the_figures_are_those_of_the_logs(
+def test_totals_equal_those_of_the_logs_under_any_faults(
     own_broker: Broker, topic_prefix, tmp_path
 ):
     report = Round(own_broker, tmp_path, topic_prefix, seed=SEED).run(N_FAULTS)
@@ -29,8 +29,8 @@ def test_whatever_fails_the_figures_are_those_of_the_logs(
     assert report.n_scrapes > N_FAULTS
     assert set(report.kinds) >= KINDS
     assert report.ledger["rankings"]["expired"] > report.ledger["rankings"]["open"] > 0
-    assert len(report.said) == 4
-    assert all(report.said.values())
+    assert len(report.n_checked) == 4
+    assert all(report.n_checked.values())
     assert report.starts["state_loaded"] > 0
     assert report.starts["task_restored"] > 0
     assert report.starts["snapshot_fetched"] > 0
