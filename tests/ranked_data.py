@@ -1,4 +1,4 @@
-"""Realistic ranked data: tables of scikit-learn cut into queries, and a messy seeded world.
+"""Realistic ranked data: tables of scikit-learn cut into queries, and irregular seeded data.
 
 Features are correlated, have units of their own, ties and constants; few candidates are relevant.
 """

@@ -35,7 +35,7 @@ def first_quick(*cases: object) -> list:
     ]
 
 
-def aside_if(condition: bool) -> tuple:
+def slow_in_file_if(condition: bool) -> tuple:
     """For tests of less than a second that are left to `make test`, with their file."""
     return (pytest.mark.slow(alone=False),) if condition else ()
 

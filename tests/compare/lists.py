@@ -50,7 +50,7 @@ def random_lists(
     return runs, qrels
 
 
-def ours(
+def engine_values(
     measures: Iterable[str],
     runs: Mapping[str, Mapping[str, float]],
     qrels: Mapping[str, Mapping[str, float]],
@@ -70,10 +70,10 @@ def ours(
         )
     columns = [task.measures.column_of(name) for name in names]
     found: dict[str, dict[str, float | None]] = {name: {} for name in names}
-    for said in task.evaluations:
+    for evaluation in task.evaluations:
         for name, column in zip(names, columns, strict=True):
-            units = MISSING if said.units is None else said.units[column]
-            found[name][said.trace_id] = None if units == MISSING else units / UNITS_PER_ONE
+            units = MISSING if evaluation.units is None else evaluation.units[column]
+            found[name][evaluation.trace_id] = None if units == MISSING else units / UNITS_PER_ONE
     return found
 
 

@@ -1,4 +1,4 @@
-"""The examples in the docstrings hold."""
+"""The examples in the docstrings are correct."""
 
 import doctest
 
@@ -9,6 +9,6 @@ from evaluator.comparison import paired
 
 
 @pytest.mark.parametrize("module", [paired, tables])
-def test_the_examples_of_a_module_hold(module):
+def test_the_doctests_of_a_module_pass(module):
     failed, tried = doctest.testmod(module)
     assert (failed, tried > 0) == (0, True)

@@ -6,7 +6,7 @@ import ir_measures
 import pytest
 from ir_measures import AP, ERR, RR, Judged, P, R, Rprec, Success, nDCG
 
-from tests.compare.lists import SHARES, differences, ours, random_lists
+from tests.compare.lists import SHARES, differences, engine_values, random_lists
 
 pytestmark = pytest.mark.xdist_group("ir_measures")  # compared once, for all measures
 
@@ -34,33 +34,35 @@ def lists(request):
     return random_lists(22, request.param)
 
 
-def theirs(measure, lists):
+def reference_values(measure, lists):
     runs, qrels = lists
     metrics = ir_measures.iter_calc([measure], qrels, runs)
     return {metric.query_id: metric.value for metric in metrics}
 
 
 @pytest.fixture(scope="module")
-def mine(lists):
-    return ours(SAME.values(), *lists)
+def values(lists):
+    return engine_values(SAME.values(), *lists)
 
 
 @pytest.mark.parametrize("measure", SAME, ids=str)
-def test_it_equals_ir_measures(lists, mine, measure):
-    assert not differences(mine[SAME[measure]], theirs(measure, lists))
+def test_values_equal_those_of_ir_measures(lists, values, measure):
+    assert not differences(values[SAME[measure]], reference_values(measure, lists))
 
 
 @pytest.mark.parametrize("n_lists", SHARES)
-def test_the_judged_share_is_the_same_without_ties_which_it_orders_by_id_ascending(n_lists):
+def test_the_judged_share_is_equal_without_ties(n_lists):
     lists = random_lists(26, n_lists, ties=False)
-    mine = ours(["judged@1", "judged@5", "judged@10"], *lists)
+    values = engine_values(["judged@1", "judged@5", "judged@10"], *lists)
     for k in (1, 5, 10):
-        assert not differences(mine[f"judged@{k}"], theirs(Judged @ k, lists))
+        assert not differences(values[f"judged@{k}"], reference_values(Judged @ k, lists))
 
 
-def test_judged_only_is_its_judged_only(lists):
-    mine = ours(["ndcg_linear@5"], *lists, judged_only=True)
-    assert not differences(mine["ndcg_linear@5"], theirs(nDCG(judged_only=True) @ 5, lists))
+def test_judged_only_equals_judged_only_of_ir_measures(lists):
+    values = engine_values(["ndcg_linear@5"], *lists, judged_only=True)
+    assert not differences(
+        values["ndcg_linear@5"], reference_values(nDCG(judged_only=True) @ 5, lists)
+    )
 
 
 @pytest.mark.skipif(shutil.which("perl") is None, reason="gdeval is a program in Perl")
@@ -69,9 +71,11 @@ def test_judged_only_is_its_judged_only(lists):
 )
 @pytest.mark.slow  # a program in Perl
 @pytest.mark.parametrize("n_lists", [share.values[0] for share in SHARES])
-def test_it_equals_gdeval_to_the_five_digits_that_it_prints(measure, name, n_lists):
+def test_values_equal_the_five_printed_digits_of_gdeval(measure, name, n_lists):
     runs, qrels = random_lists(23, 2 * n_lists, ties=False)
     relevant = [query for query, grades in qrels.items() if any(grades.values())]
     assert len(relevant) > n_lists
     chosen = tuple({query[1:]: part[query] for query in relevant} for part in (runs, qrels))
-    assert not differences(ours([name], *chosen)[name], theirs(measure, chosen), FIVE_DIGITS)
+    assert not differences(
+        engine_values([name], *chosen)[name], reference_values(measure, chosen), FIVE_DIGITS
+    )

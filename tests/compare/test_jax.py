@@ -12,7 +12,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # of its start
 ]
 
-EVERY = [("softmax", mode) for mode in LABEL_MODES] + [
+LOSSES_AND_MODES = [("softmax", mode) for mode in LABEL_MODES] + [
     (name, "distribution") for name in LOSSES[1:]
 ]
 N_LISTS = 300
@@ -61,7 +61,7 @@ def lambdarank(jax):
     return loss
 
 
-def theirs(jax, name, mode):
+def reference_values(jax, name, mode):
     np_ = jax.numpy
     return {
         "softmax": softmax(jax, mode),
@@ -74,7 +74,7 @@ def theirs(jax, name, mode):
     }[name]
 
 
-@pytest.mark.parametrize(("name", "mode"), EVERY)
+@pytest.mark.parametrize(("name", "mode"), LOSSES_AND_MODES)
 @pytest.mark.parametrize("width", [2, 20])
 def test_losses_and_gradients_equal_those_of_jax(jax, name, mode, width):
     rng = np.random.default_rng((width, len(name)))
@@ -83,7 +83,7 @@ def test_losses_and_gradients_equal_those_of_jax(jax, name, mode, width):
     grades[:, 0], grades[:, 1] = 3.0, 0.0
     loss, mask = loss_of(name, label_mode=mode), np.ones(scores.shape, bool)
     found = loss.of(scores, loss.of_grades(grades, mask), mask)
-    both = jax.jit(jax.vmap(jax.value_and_grad(theirs(jax, name, mode))))
+    both = jax.jit(jax.vmap(jax.value_and_grad(reference_values(jax, name, mode))))
     values, gradients = both(scores, grades)
     assert found.values == pytest.approx(np.array(values), rel=1e-12, abs=1e-13)
     assert found.gradients == pytest.approx(np.array(gradients), rel=1e-10, abs=1e-13)

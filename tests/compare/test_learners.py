@@ -7,7 +7,7 @@ from benchmarks.learning import qualities
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 
-def test_on_a_linear_world_the_weights_are_as_good_as_the_truth_and_as_those_of_others():
+def test_on_linear_data_the_weights_match_the_truth_and_other_libraries():
     for name in ("lightgbm", "river"):
         pytest.importorskip(name, reason="installed by `make test`, not by `make install`")
     ndcg = {name: value for name, value, _ in qualities(500, seed=3)}

@@ -5,7 +5,7 @@ from random import Random
 import pyndeval
 import pytest
 
-from tests.compare.lists import EXACTLY, SHARES, differences, ours, random_lists
+from tests.compare.lists import EXACTLY, SHARES, differences, engine_values, random_lists
 from tests.repeats import first_quick
 
 pytestmark = pytest.mark.xdist_group("pyndeval")  # the lists are made once
@@ -30,7 +30,7 @@ def lists(request):
     return runs, qrels, topics
 
 
-def theirs(lists, alpha):
+def reference_values(lists, alpha):
     runs, qrels, topics = lists
     rows = [
         (query, topic, name, int(grade > 0))
@@ -43,25 +43,25 @@ def theirs(lists, alpha):
 
 
 def both(lists, alpha):
-    """Values by our names: ours and theirs."""
+    """Values by the names of this package: from the engine, and from pyndeval."""
     runs, qrels, topics = lists
     names = {their: own.replace("ndcg@", f"ndcg[{alpha}]@") for their, own in SAME.items()}
-    found = theirs(lists, float(alpha))
+    found = reference_values(lists, float(alpha))
     expected = {
         own: {q: min(v[their], 1.0) for q, v in found.items()} for their, own in names.items()
     }
-    return ours(names.values(), runs, qrels, subtopics=topics), expected
+    return engine_values(names.values(), runs, qrels, subtopics=topics), expected
 
 
 @pytest.mark.parametrize("alpha", first_quick("0.5", "0.75"))
-def test_it_equals_ndeval(lists, alpha):
+def test_values_equal_those_of_ndeval(lists, alpha):
     mine, expected = both(lists, alpha)
     for name, values in expected.items():
         assert not differences(mine[name], values)
         assert len(set(values.values())) > 5
 
 
-def test_where_rounding_decides_a_tie_of_its_greedy_order_a_few_queries_differ(lists):
+def test_a_few_queries_differ_where_rounding_decides_ties_of_the_greedy_order(lists):
     mine, expected = both(lists, "0.9")
     for name, values in expected.items():
         apart = [q for q, v in values.items() if abs(v - mine[name][q]) > EXACTLY]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.compare.lists import N_LISTS, differences, ours, random_lists
+from tests.compare.lists import N_LISTS, differences, engine_values, random_lists
 
 pytestmark = [
     pytest.mark.slow,  # it takes seconds to import and long to measure
@@ -30,7 +30,7 @@ SAME = {
 
 @pytest.fixture(scope="module")
 def ranx():
-    """Its own code as it is written: to compile it first would take the better part of a minute."""
+    """Its code without compilation, which would take most of a minute."""
     reason = "installed by `make test`, not by `make install`"
     numba = pytest.importorskip("numba", reason=reason)
     with pytest.MonkeyPatch.context() as patch:
@@ -42,23 +42,23 @@ def ranx():
 def values(ranx):
     runs, qrels = random_lists(25, N_LISTS, ties=False)
     theirs = ranx.evaluate(ranx.Qrels(qrels), ranx.Run(runs), list(SAME), return_mean=False)
-    in_its_order = sorted(qrels)
-    by_name = {n: dict(zip(in_its_order, map(float, v), strict=True)) for n, v in theirs.items()}
-    return ours(SAME.values(), runs, qrels), by_name
+    sorted_queries = sorted(qrels)
+    by_name = {n: dict(zip(sorted_queries, map(float, v), strict=True)) for n, v in theirs.items()}
+    return engine_values(SAME.values(), runs, qrels), by_name
 
 
 @pytest.mark.parametrize("name", SAME)
-def test_it_equals_ranx(values, name):
+def test_values_equal_those_of_ranx(values, name):
     mine, theirs = values
     assert not differences(mine[SAME[name]], theirs[name])
     assert len(set(theirs[name].values())) > 1
 
 
-def test_rank_biased_precision_is_the_same_for_grades_0_and_1_else_it_multiplies_by_the_grade(ranx):
+def test_rank_biased_precision_is_equal_for_binary_grades_only(ranx):
     runs, qrels = random_lists(27, N_LISTS, ties=False)
     binary = {q: {name: min(g, 1) for name, g in grades.items()} for q, grades in qrels.items()}
     same = {"rbp.80": "rbp[0.8]", "rbp.95": "rbp[0.95]"}
-    mine = ours(same.values(), runs, qrels)
+    mine = engine_values(same.values(), runs, qrels)
     theirs = ranx.evaluate(ranx.Qrels(binary), ranx.Run(runs), list(same), return_mean=False)
     for their, own in same.items():
         expected = dict(zip(sorted(qrels), map(float, theirs[their]), strict=True))

@@ -5,7 +5,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from tests.compare.lists import EXACTLY, ours
+from tests.compare.lists import EXACTLY, engine_values
 
 pytestmark = pytest.mark.slow  # it takes seconds to import
 
@@ -32,11 +32,11 @@ def column(values, n):
 
 @pytest.mark.parametrize(("ties", "levels"), [("id", 0), ("average", 3), ("average", 1)])
 @pytest.mark.parametrize(("width", "n"), LISTS)
-def test_it_equals_ndcg_score_which_averages_ties(width, n, ties, levels):
+def test_values_equal_those_of_ndcg_score_which_averages_ties(width, n, ties, levels):
     from sklearn.metrics._ranking import _ndcg_sample_scores  # ndcg_score gives the mean only
 
     scores, grades, runs, qrels = lists(width, n, levels=levels)
-    mine = ours(["ndcg_linear@5", "ndcg_linear", "ndcg@10"], runs, qrels, ties=ties)
+    mine = engine_values(["ndcg_linear@5", "ndcg_linear", "ndcg@10"], runs, qrels, ties=ties)
     for name, gains, k in (
         ("ndcg_linear@5", grades, 5),
         ("ndcg_linear", grades, None),
@@ -54,7 +54,7 @@ def test_precision_recall_and_f_equal_those_of_the_first_k_as_labels(width, n):
     scores, grades, runs, qrels = lists(width, n, levels=0)
     first = (-scores).argsort(axis=1).argsort(axis=1) < k
     names = (f"p@{k}", f"r@{k}", f"f1@{k}", f"fbeta[2]@{k}", f"fbeta[0.5]@{k}")
-    mine = ours(names, runs, qrels)
+    mine = engine_values(names, runs, qrels)
     for beta, f_name in ((1, names[2]), (2, names[3]), (0.5, names[4])):
         precision, recall, f, _ = precision_recall_fscore_support(
             (grades > 0).T, first.T, beta=beta, average=None, zero_division=0
@@ -71,6 +71,6 @@ def test_the_mean_of_map_equals_label_ranking_average_precision():
     scores, grades, runs, qrels = lists(20, n, levels=0)
     some = (grades > 0).any(axis=1)  # it gives 1 where nothing is relevant
     theirs = label_ranking_average_precision_score(grades[some] > 0, scores[some])
-    mine = column(ours(["map"], runs, qrels)["map"], n)
+    mine = column(engine_values(["map"], runs, qrels)["map"], n)
     assert mine[some].mean() == pytest.approx(theirs, rel=1e-12)
     assert Random(0).random() < some.mean() <= 1

@@ -1,4 +1,4 @@
-"""Files of a replay as columns: read once, without guesses, and errors of one line."""
+"""Files of a replay as columns: read once, without guesses; errors are one line."""
 
 import gzip
 import json
@@ -39,7 +39,7 @@ def test_every_ranker_and_measure_is_a_column_with_nan_where_a_query_has_no_valu
     )
 
 
-def test_only_what_is_asked_for_is_kept_but_everything_is_known(tmp_path):
+def test_only_requested_values_are_kept_but_all_names_are_known(tmp_path):
     both = {"mrr": 0.5, "map": 0.25}
     folder = put(tmp_path / "out", [row("t", {"served": both, "bm25": both})])
     found = read(folder, rankers={"bm25"}, measures={"map"})
@@ -48,15 +48,15 @@ def test_only_what_is_asked_for_is_kept_but_everything_is_known(tmp_path):
 
 
 @pytest.mark.parametrize("block_bytes", [1, 2, 7, 64, 1 << 20])
-def test_where_blocks_end_changes_nothing(tmp_path, monkeypatch, block_bytes):
+def test_block_boundaries_do_not_change_the_result(tmp_path, monkeypatch, block_bytes):
     rows = [row(f"t-{i}", {"served": i / 8}, query="x" * i) for i in range(8)]
     folder = put(tmp_path / "out", rows)
-    heard = []
+    read_sizes = []
     monkeypatch.setattr(module, "_BLOCK_BYTES", block_bytes)
-    found = read(folder, on_read=lambda block: heard.append(len(block)))
+    found = read(folder, on_read=lambda block: read_sizes.append(len(block)))
     assert found.values["served", "mrr"].tolist() == [i / 8 for i in range(8)]
     assert [found.shown(i).query for i in range(8)] == ["x" * i for i in range(8)]
-    assert sum(heard) == (folder / "evaluations.ndjson").stat().st_size
+    assert sum(read_sizes) == (folder / "evaluations.ndjson").stat().st_size
     assert found.intact
 
 
@@ -75,7 +75,7 @@ def test_the_queries_of_a_trace_share_its_hash_and_no_query_shares_a_key(tmp_pat
     assert len(set(map(tuple, found.keys.tolist()))) == 5
 
 
-def test_grades_are_the_same_in_any_order_and_as_whole_numbers(tmp_path):
+def test_grades_are_equal_in_any_order_and_as_integers(tmp_path):
     value = {"served": 0.5}
     grades = [{"a": 1, "b": 2}, {"b": 2.0, "a": 1.0}, {"a": 2, "b": 1}, {"a": 1}]
     rows = [row(f"t-{i}", value, grades=given) for i, given in enumerate(grades)]
@@ -92,7 +92,7 @@ def test_settled_values_are_in_their_own_file(tmp_path):
         read(folder)
 
 
-def test_without_a_manifest_there_is_none(tmp_path):
+def test_a_missing_manifest_is_none(tmp_path):
     folder = put(tmp_path / "out", [row("t", {"served": 0.5})])
     (folder / "manifest.json").unlink()
     found = read(folder)
@@ -100,7 +100,7 @@ def test_without_a_manifest_there_is_none(tmp_path):
 
 
 @pytest.mark.parametrize("change", ["appended", "replaced", "not in the manifest"])
-def test_a_file_that_is_not_the_one_of_the_manifest_is_known(tmp_path, change):
+def test_a_file_that_differs_from_the_manifest_is_detected(tmp_path, change):
     lines = [row("t", {"served": 0.5}), row("u", {"served": 0.5})]
     folder = put(tmp_path / "out", lines)
     path = folder / "evaluations.ndjson"
@@ -113,7 +113,7 @@ def test_a_file_that_is_not_the_one_of_the_manifest_is_known(tmp_path, change):
     assert not read(folder).intact
 
 
-GOOD = row("t", {"served": 0.5})
+VALID_ROW = row("t", {"served": 0.5})
 
 
 @pytest.mark.parametrize(
@@ -121,22 +121,22 @@ GOOD = row("t", {"served": 0.5})
     [
         (b"", "line 2 is not a row"),
         (b"{", "line 2 is not a row"),
-        (b"\xff" + GOOD, "line 2 is not a row"),
+        (b"\xff" + VALID_ROW, "line 2 is not a row"),
         (b"[" * 200_000, "line 2 is not a row"),
-        (GOOD.replace(b'"model": "m"', b'"model": ' + b"[" * 200_000), "line 2 is not a row"),
+        (VALID_ROW.replace(b'"model": "m"', b'"model": ' + b"[" * 200_000), "line 2 is not a row"),
         (b"[1, 2]", "Expected `object`, got `array`"),
         (b'{"trace_id": "t"}', "missing required field `node_id`"),
-        (GOOD.replace(b"1000", b'"noon"'), "event_time_ms"),
-        (GOOD.replace(b"0.5", b'"high"'), "Expected `float`"),
-        (GOOD.replace(b"0.5", b"NaN"), "line 2 is not a row"),
-        (GOOD.replace(b"0.5", b"1e999"), "line 2 is not a row"),
-        (GOOD.replace(b"0.5", b"1e30"), "1e+30 is not a value of mrr"),
-        (GOOD.replace(b'"a": 1', b'"a": "good"'), "Expected `float`"),
-        (GOOD, "its query is on line 1 too"),
+        (VALID_ROW.replace(b"1000", b'"noon"'), "event_time_ms"),
+        (VALID_ROW.replace(b"0.5", b'"high"'), "Expected `float`"),
+        (VALID_ROW.replace(b"0.5", b"NaN"), "line 2 is not a row"),
+        (VALID_ROW.replace(b"0.5", b"1e999"), "line 2 is not a row"),
+        (VALID_ROW.replace(b"0.5", b"1e30"), "1e+30 is not a value of mrr"),
+        (VALID_ROW.replace(b'"a": 1', b'"a": "good"'), "Expected `float`"),
+        (VALID_ROW, "its query is on line 1 too"),
     ],
 )
-def test_a_line_that_is_no_row_is_named_with_its_number(tmp_path, line, words):
-    folder = put(tmp_path / "out", [GOOD, line, row("v", {"served": 0.5})])
+def test_an_invalid_line_is_named_with_its_number(tmp_path, line, words):
+    folder = put(tmp_path / "out", [VALID_ROW, line, row("v", {"served": 0.5})])
     with pytest.raises(SourceUnusable) as refusal:
         read(folder)
     assert words in str(refusal.value)
@@ -145,34 +145,34 @@ def test_a_line_that_is_no_row_is_named_with_its_number(tmp_path, line, words):
     assert "\n" not in str(refusal.value)
 
 
-def test_of_several_repeated_queries_the_first_is_named(tmp_path):
+def test_the_first_of_several_repeated_queries_is_named(tmp_path):
     value = {"served": 0.5}
     lines = [row(trace, value) for trace in ("t", "u", "v", "u", "t", "u")]
     with pytest.raises(SourceUnusable, match=r"line 4 .* is on line 2 too"):
         read(put(tmp_path / "out", lines))
 
 
-def test_a_file_that_ends_within_a_line_is_not_whole(tmp_path):
-    folder = put(tmp_path / "out", [GOOD, row("u", {"served": 0.5})])
+def test_a_file_that_ends_within_a_line_is_incomplete(tmp_path):
+    folder = put(tmp_path / "out", [VALID_ROW, row("u", {"served": 0.5})])
     path = folder / "evaluations.ndjson"
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(SourceUnusable, match="line 2, the last, is cut off"):
         read(folder)
 
 
-def test_a_line_without_end_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch):
+def test_an_endless_line_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_BLOCK_BYTES", 1 << 10)
     monkeypatch.setattr(module, "MAX_LINE_BYTES", 1 << 20)
-    folder = put(tmp_path / "out", [GOOD])
+    folder = put(tmp_path / "out", [VALID_ROW])
     with (folder / "evaluations.ndjson").open("ab") as file:
         file.truncate(1 << 30)  # a hole: zeros that take no room
-    heard = []
+    read_sizes = []
     with pytest.raises(SourceUnusable, match="line 2 is longer than 1 MiB"):
-        read(folder, on_read=heard.append)
-    assert len(heard) < 2_000
+        read(folder, on_read=read_sizes.append)
+    assert len(read_sizes) < 2_000
 
 
-def test_a_folder_that_is_none_is_refused(tmp_path):
+def test_a_path_that_is_not_a_result_directory_is_refused(tmp_path):
     with pytest.raises(SourceUnusable, match="not a directory"):
         read(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
@@ -180,8 +180,8 @@ def test_a_folder_that_is_none_is_refused(tmp_path):
         read(tmp_path / "empty")
 
 
-def test_a_compressed_file_is_refused_with_what_to_do(tmp_path):
-    folder = put(tmp_path / "out", [GOOD])
+def test_a_compressed_file_is_refused_with_the_remedy(tmp_path):
+    folder = put(tmp_path / "out", [VALID_ROW])
     plain = folder / "evaluations.ndjson"
     plain.write_bytes(gzip.compress(plain.read_bytes()))
     with pytest.raises(SourceUnusable, match=r"evaluations\.ndjson has gzip data.* Decompress it"):
@@ -201,8 +201,8 @@ def test_a_compressed_file_is_refused_with_what_to_do(tmp_path):
         (json.dumps([]), "is not the manifest of a replay"),
     ],
 )
-def test_a_manifest_that_is_none_is_refused(tmp_path, text, words):
-    folder = put(tmp_path / "out", [GOOD])
+def test_an_invalid_manifest_is_refused(tmp_path, text, words):
+    folder = put(tmp_path / "out", [VALID_ROW])
     (folder / "manifest.json").write_text(text, "utf-8", "surrogateescape")
     with pytest.raises(SourceUnusable, match=words):
         read(folder)
@@ -210,11 +210,11 @@ def test_a_manifest_that_is_none_is_refused(tmp_path, text, words):
 
 def test_a_manifest_of_another_format_is_refused(tmp_path):
     with pytest.raises(SourceUnusable, match="format 3; this version reads 2"):
-        read(put(tmp_path / "out", [GOOD], format=3))
+        read(put(tmp_path / "out", [VALID_ROW], format=3))
 
 
-def test_a_file_that_changes_while_it_is_read_is_noticed(tmp_path):
-    found = read(put(tmp_path / "out", [GOOD]))
+def test_a_file_that_changes_while_it_is_read_is_detected(tmp_path):
+    found = read(put(tmp_path / "out", [VALID_ROW]))
     found.path.write_bytes(b"gone")
     with pytest.raises(SourceUnusable, match="has changed while it was read"):
         found.shown(0)

@@ -32,7 +32,7 @@ def report(tmp_path):
     return ask(put(tmp_path / "out", rows))
 
 
-def test_the_table_says_what_is_compared_and_how_sure_it_is(report):
+def test_the_table_shows_what_is_compared_and_its_confidence(report):
     lines = as_table(report).splitlines()
     assert lines[0] == "Rankers and served: running values, 44 queries."
     assert lines[1].startswith("Difference: ranker - served on the same queries.")
@@ -58,7 +58,7 @@ def test_the_queries_that_changed_are_shown_with_their_ranks_and_tops(report):
     assert "1970-01-01T00:00:01Z" in win
 
 
-def test_texts_of_others_cannot_move_the_cursor_nor_fill_the_line(report):
+def test_untrusted_texts_cannot_move_the_cursor_or_fill_the_line(report):
     for write in (as_table, as_markdown):
         text = write(report)
         assert "\x1b" not in text
@@ -78,7 +78,7 @@ def test_markdown_has_the_same_cells_as_the_table(report):
 
 
 @pytest.mark.parametrize("name", ["a|b", "`a`", "*a*", "_a_", "<a>", "[a](b)", "a\\"])
-def test_a_name_stays_what_it_is_in_markdown(tmp_path, name):
+def test_names_are_escaped_in_markdown(tmp_path, name):
     rows = [row(f"t-{i}", {"served": 0.5, name: 0.75}) for i in range(3)]
     line = as_markdown(ask(put(tmp_path / "out", rows), top=0)).splitlines()[5]
     cell = line.removeprefix("| ").split(" | mrr")[0]
@@ -86,11 +86,11 @@ def test_a_name_stays_what_it_is_in_markdown(tmp_path, name):
     assert "".join(cell.split("\\")) == name.replace("\\", "")
 
 
-def test_a_name_with_an_underscore_within_is_left_alone():
+def test_an_underscore_within_a_name_is_not_escaped():
     assert formats._markdown_cell("ndcg_linear@10 tool_ranker") == "ndcg_linear@10 tool_ranker"
 
 
-def test_json_has_a_format_and_every_digit(report):
+def test_json_has_a_format_version_and_full_precision(report):
     document = json.loads(as_json(report))
     assert document["format"] == 1
     assert document["sources"] == [{"rows": 44, "chain": "d" * 64}]
@@ -114,7 +114,7 @@ def test_csv_has_the_members_of_json(report):
     assert found == {name: "" if value is None else str(value) for name, value in document.items()}
 
 
-def test_what_is_not_known_is_a_dash_an_empty_cell_and_null(tmp_path):
+def test_unknown_values_are_a_dash_an_empty_cell_and_null(tmp_path):
     rows = [row("t", {"served": 0.5, "bm25": 0.5}), row("u", {"dense": 0.5})]
     report = ask(put(tmp_path / "out", rows), fail_below=0.0)
     dense = as_table(report).splitlines()[5]
@@ -141,11 +141,11 @@ def test_there_is_no_negative_zero():
     ("event_time_ms", "text"),
     [(0, "1970-01-01T00:00:00Z"), (1_763_690_000_000, "2025-11-21T01:53:20Z"), (2**63 - 1, None)],
 )
-def test_a_moment_beyond_the_calendar_stays_a_number(event_time_ms, text):
+def test_a_time_beyond_the_calendar_is_shown_as_a_number(event_time_ms, text):
     assert formats.utc_text(event_time_ms) == (text or str(event_time_ms))
 
 
-def test_two_sources_are_told_apart_in_words_and_never_by_path(tmp_path):
+def test_two_sources_are_distinguished_by_words_and_never_by_path(tmp_path):
     first = put(tmp_path / "before", [row(f"t-{i}", {"served": 0.5}) for i in range(3)])
     second = put(tmp_path / "after", [row(f"t-{i}", {"served": 0.75}) for i in range(4)])
     report = ask(first, second)

@@ -20,8 +20,8 @@ from tests.comparison.rows import put, row
 
 
 def ask(*sources, **question):
-    asked = {"resamples": 200, "by": "locale", **question}
-    return compare(sources, Question(**asked))
+    options = {"resamples": 200, "by": "locale", **question}
+    return compare(sources, Question(**options))
 
 
 def in_levels(counts, values_of, *, start=0):
@@ -45,7 +45,7 @@ def levels_of(tmp_path):
     return write
 
 
-def test_each_level_is_the_comparison_of_its_pairs_alone(levels_of):
+def test_each_level_compares_only_its_own_pairs(levels_of):
     rng = np.random.default_rng(4)
     drawn = {level: rng.random((40, 2)).round(6) for level in ("de", "fr")}
     out = levels_of(
@@ -118,7 +118,7 @@ def test_a_segment_that_no_query_has_is_refused(levels_of):
         ask(out, by="device")
 
 
-def test_of_two_sources_the_level_of_the_first_counts(tmp_path):
+def test_the_level_of_the_first_of_two_sources_counts(tmp_path):
     first = [row(f"t-{i:02}", {"served": 0.5}, segments={"locale": "de"}) for i in range(40)]
     second = [
         row(f"t-{i:02}", {"served": 0.75}, segments={"locale": "fr" if i < 3 else "de"})
@@ -130,7 +130,7 @@ def test_of_two_sources_the_level_of_the_first_counts(tmp_path):
     assert any("3 of 40 common queries have another level" in text for text in report.warnings)
 
 
-def test_the_part_of_the_mix_is_what_other_shares_of_levels_make():
+def test_the_mix_effect_is_caused_by_different_shares_of_levels():
     # Both levels gain 0.1, but the second side has 3 of 4 queries in the poor level 1.
     baseline, baseline_levels = np.array([0.8, 0.8, 0.8, 0.2]), np.array([0, 0, 0, 1])
     other, other_levels = np.array([0.9, 0.3, 0.3, 0.3]), np.array([0, 1, 1, 1])
@@ -139,13 +139,13 @@ def test_the_part_of_the_mix_is_what_other_shares_of_levels_make():
     assert mix.from_mix == pytest.approx(-0.2 - 0.1)
 
 
-def test_without_a_common_level_all_is_mix():
+def test_without_a_common_level_the_whole_difference_is_mix_effect():
     mix = mix_of(np.array([0.5]), np.array([0]), np.array([1.0]), np.array([1]))
     assert (mix.difference, mix.from_mix) == (0.5, 0.5)
 
 
-def test_a_mix_that_makes_totals_disagree_with_levels_is_warned_of(tmp_path):
-    """Simpson: bm25 is better in both levels, and worse over the queries that it has."""
+def test_totals_that_disagree_with_levels_because_of_the_mix_are_warned_of(tmp_path):
+    """Simpson's paradox: bm25 is better in both levels, and worse over all of its queries."""
     poor, rich = {"served": 0.2, "bm25": 0.3}, {"served": 0.8, "bm25": 0.9}
     rows = in_levels({"poor": 40, "rich": 40}, lambda level, _: poor if level == "poor" else rich)
     alike = ask(put(tmp_path / "alike", rows))
@@ -162,7 +162,7 @@ def test_a_mix_that_makes_totals_disagree_with_levels_is_warned_of(tmp_path):
     assert "bm25 is -0.3000 in mrr, -0.4000 of it due to other shares of levels" in warning
 
 
-def test_fail_below_also_holds_levels_to_the_limit(levels_of):
+def test_fail_below_also_applies_to_levels(levels_of):
     values = {"de": {"served": 0.5, "bm25": 0.6}, "fr": {"served": 0.5, "bm25": 0.4}}
     out = levels_of({"de": 400, "fr": 40}, lambda level, _: values[level])
     assert not ask(out, by=None, fail_below=-0.05).failed
@@ -195,7 +195,7 @@ def test_tables_have_a_row_for_each_level(report):
     assert any(text.startswith(few) for text in report.warnings)
 
 
-def test_programs_get_the_levels_only_if_they_asked_for_them(report, levels_of):
+def test_json_and_csv_have_levels_only_on_request(report, levels_of):
     document = json.loads(as_json(report))
     (comparison,) = document["comparisons"]
     assert document["by"] == "locale"

@@ -15,7 +15,7 @@ from evaluator.comparison.report import Cell
 from evaluator.comparison.run import GRID, cells_of, compare
 from tests.comparison.rows import put, row
 
-EVIL = "<script>alert(1)</script>\x1b[2J\"'&"
+HOSTILE = "<script>alert(1)</script>\x1b[2J\"'&"
 
 
 class Reader(HTMLParser):
@@ -56,16 +56,16 @@ def values(served, bm25):
 def out(tmp_path):
     rows = [row(f"t-{i:02}", values(0.5, 0.5), segments={"locale": "de"}) for i in range(40)]
     rows += [
-        row(f"w-{i:02}", values(1.0, 0.25), segments={"locale": "fr"}, query=EVIL)
+        row(f"w-{i:02}", values(1.0, 0.25), segments={"locale": "fr"}, query=HOSTILE)
         for i in range(35)
     ]
     return put(tmp_path / "week", rows)
 
 
 def html_of(*folders, names=("week",), **question):
-    asked = Question(resamples=100, cells=True, **question)
+    options = Question(resamples=100, cells=True, **question)
     groups = [[folders[0], one] for one in folders[1:]] or [list(folders)]
-    return as_html([compare(group, asked) for group in groups], names)
+    return as_html([compare(group, options) for group in groups], names)
 
 
 def test_the_page_shows_each_comparison_with_its_numbers_and_plots(out):
@@ -98,7 +98,7 @@ def test_the_page_has_the_means_with_their_intervals(out):
     assert any("There is no curve of precision and recall" in text for text in page.texts)
 
 
-def test_one_ranker_alone_has_means_levels_curves_and_its_lowest_queries(out, tmp_path, capsys):
+def test_a_single_ranker_has_means_levels_curves_and_lowest_queries(out, tmp_path, capsys):
     target = tmp_path / "r.html"
     command = ["report", str(out), "--ranker=served", "--resamples=100", "--by=locale", "--top=2"]
     assert main([*command, f"--out={target}"]) == 0
@@ -119,7 +119,7 @@ def test_one_ranker_alone_has_means_levels_curves_and_its_lowest_queries(out, tm
     ]
 
 
-def test_the_page_is_whole_by_itself_and_has_no_script(out):
+def test_the_page_is_self_contained_and_has_no_script(out):
     text = html_of(out)
     page = Reader(text)
     assert {tag for tag, _ in page.tags} & {"script", "link", "img", "iframe", "object"} == set()
@@ -128,7 +128,7 @@ def test_the_page_is_whole_by_itself_and_has_no_script(out):
     assert not re.search(r"url\(|@import|https?:", text)
 
 
-def test_texts_of_others_are_texts(out):
+def test_untrusted_texts_are_escaped(out):
     text = html_of(out)
     assert "<script" not in text
     assert "\x1b" not in text
@@ -150,7 +150,7 @@ def test_two_folders_have_a_heading_each_and_warnings_are_shown(out, tmp_path):
     assert {f"served ndcg@10 {each.name}" for each in (out, other)} <= {*texts}
 
 
-def test_more_comparisons_than_fit_are_in_the_table_only(out, monkeypatch):
+def test_comparisons_beyond_the_limit_are_in_the_table_only(out, monkeypatch):
     monkeypatch.setattr(pages, "MAX_SECTIONS", 2)
     page = Reader(html_of(out))
     assert sum("Every query" in text for text in page.texts) == 2
@@ -175,7 +175,7 @@ def test_cells_count_every_pair_once():
         assert near.sum() == cell.pairs
 
 
-def test_a_bar_is_where_its_numbers_are():
+def test_the_position_of_a_bar_matches_its_numbers():
     bar = interval_bar(0.1, -0.1, 0.2, extent=0.2, kind="unclear")
     assert 'x1="25.00%" x2="100.00%"' in bar
     assert 'cx="75.00%"' in bar
@@ -185,7 +185,7 @@ def test_a_bar_is_where_its_numbers_are():
     assert 'cx="50.00%"' in interval_bar(0.0, 0.0, 0.0, extent=0.0, kind="same")
 
 
-def test_better_queries_are_above_the_line_of_a_scatter():
+def test_better_queries_are_above_the_diagonal_of_a_scatter_plot():
     drawn = scatter([Cell(0.0, 1.0, 4), Cell(1.0, 0.0, 1)], "a", "b")
     better, worse = re.findall(
         r'<circle class="(\w+)" cx="([\d.]+)" cy="([\d.]+)" r="([\d.]+)"', drawn
@@ -196,7 +196,7 @@ def test_better_queries_are_above_the_line_of_a_scatter():
     assert float(better[3]) == 2 * float(worse[3])  # four times the area
 
 
-def test_values_above_one_are_in_the_square_and_in_few_cells():
+def test_values_above_one_stay_in_the_plot_area_and_in_few_cells():
     values = np.arange(10_000) / 100  # up to 99.99
     cells = list(cells_of(values, values))
     assert len(cells) == GRID + 1
@@ -231,7 +231,7 @@ def test_the_command_writes_one_file(out, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (["nowhere", "--out=r.html"], 3, "is not a directory"),
         (["x"] * 21 + ["--out=r.html"], 2, "21 directories are given. Give 1 to 20"),
@@ -239,8 +239,10 @@ def test_the_command_writes_one_file(out, tmp_path, capsys):
         (["nowhere", "--out=r.html", "--top=-1"], 2, "--top -1 is not accepted"),
     ],
 )
-def test_what_cannot_be_reported_is_refused(arguments, code, said, capsys, tmp_path, monkeypatch):
+def test_a_report_with_invalid_arguments_is_refused(
+    arguments, code, message, capsys, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     assert main(["report", *arguments]) == code
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "r.html").exists()

@@ -1,4 +1,4 @@
-"""Paired differences: exact means, intervals that hold the truth, p of the randomisation test."""
+"""Paired differences: exact means, coverage of intervals, p of the randomisation test."""
 
 import math
 from fractions import Fraction
@@ -31,7 +31,7 @@ def test_wins_ties_and_losses_are_of_the_other_ranker():
     assert result.difference == (0.5 + 0.0 - 0.25 + UNIT) / 4
 
 
-def test_every_query_weighs_the_same_however_long_its_trace():
+def test_every_query_has_the_same_weight_for_any_trace_length():
     result = compared([0.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 0.0], ["t", "t", "t", "u"])
     assert (result.pairs, result.traces) == (4, 2)
     assert result.difference == 3 / 4
@@ -41,7 +41,7 @@ units = st.integers(0, 2**40)
 
 
 @given(st.lists(st.tuples(units, units), min_size=1, max_size=40))
-def test_means_are_the_doubles_nearest_to_the_exact_ones(pairs):
+def test_means_are_the_floats_nearest_to_the_exact_ones(pairs):
     result = compared([a * UNIT for a, _ in pairs], [b * UNIT for _, b in pairs], resamples=1)
     n = len(pairs) * 2**40
     assert result.baseline_mean == float(Fraction(sum(a for a, _ in pairs), n))
@@ -50,7 +50,7 @@ def test_means_are_the_doubles_nearest_to_the_exact_ones(pairs):
 
 
 @given(st.lists(st.tuples(units, units, st.integers(0, 3)), min_size=1, max_size=30))
-def test_swapping_the_two_turns_every_sign(rows):
+def test_swapping_the_rankers_negates_every_sign(rows):
     a, b, traces = [r[0] * UNIT for r in rows], [r[1] * UNIT for r in rows], [r[2] for r in rows]
     one, two = compared(a, b, traces, resamples=50), compared(b, a, traces, resamples=50)
     assert (one.wins, one.ties, one.losses) == (two.losses, two.ties, two.wins)
@@ -79,7 +79,7 @@ def test_p_is_the_share_of_all_sign_flips(n):
     assert compared(a, b, resamples=flips).p == pytest.approx(expected, abs=error)
 
 
-def test_flips_that_tie_with_what_was_seen_count():
+def test_flips_that_tie_with_the_observed_difference_count():
     # Differences 1/4 and 1/4: sums of 1/2, 0, 0, -1/2, so half of the flips are as far from 0.
     p = compared([0.5, 0.25], [0.75, 0.5], resamples=1_000).p
     assert p == pytest.approx(0.5, abs=4 * math.sqrt(0.25 / 1_000))
@@ -103,7 +103,7 @@ def test_equal_differences_have_an_interval_without_width(difference):
     assert result.p == (1.0 if not difference else pytest.approx(2 / 8, abs=0.02))
 
 
-def test_one_trace_has_neither_interval_nor_p():
+def test_a_single_trace_has_neither_interval_nor_p():
     result = compared([0.0, 0.5], [1.0, 0.5], ["t", "t"])
     assert (result.interval, result.p) == (None, None)
 
@@ -124,7 +124,7 @@ def test_the_interval_of_two_traces_has_three_possible_means():
     assert (result.interval.low, result.interval.high) == (0.0, 1.0)  # 20 % to 80 %
 
 
-def test_traces_are_drawn_whole():
+def test_traces_are_resampled_as_a_whole():
     # Each trace holds one win and one loss of 1/2, so every resample has the mean 0.
     traces = np.repeat(np.arange(50), 2)
     other = np.tile([1.0, 0.0], 50)
@@ -148,7 +148,7 @@ def test_the_same_seed_gives_the_same_interval_and_another_seed_another():
 
 
 @pytest.mark.parametrize("draws", [1, 1_000, 10**7])
-def test_how_many_are_drawn_at_once_changes_nothing(monkeypatch, draws):
+def test_the_number_of_draws_at_once_does_not_change_the_result(monkeypatch, draws):
     rng = np.random.default_rng(1)
     a, b, traces = values(rng, 300), values(rng, 300), np.arange(300) // 2
     expected = compared(a, b, traces, resamples=500)
@@ -156,7 +156,7 @@ def test_how_many_are_drawn_at_once_changes_nothing(monkeypatch, draws):
     assert compared(a, b, traces, resamples=500) == expected
 
 
-def test_the_names_of_traces_may_be_texts_or_numbers():
+def test_trace_ids_may_be_strings_or_numbers():
     rng = np.random.default_rng(1)
     a, b, traces = values(rng, 90), values(rng, 90), np.arange(90) // 3
     names = np.array([f"{trace:04}" for trace in traces])
@@ -190,7 +190,7 @@ def world(rng, n_traces, *, mean):
 
 
 def covered(mean=0.05, *, n_worlds=400, n_traces=80, by_trace=True):
-    """In how many worlds a 90 % interval holds the true mean."""
+    """The number of worlds in which a 90 % interval contains the true mean."""
     rng = np.random.default_rng(11)
     hits = 0
     for seed in range(n_worlds):
@@ -203,14 +203,14 @@ def covered(mean=0.05, *, n_worlds=400, n_traces=80, by_trace=True):
 
 
 @pytest.mark.slow
-def test_a_90_percent_interval_holds_the_truth_nine_times_in_ten():
+def test_a_90_percent_interval_contains_the_true_mean_in_90_percent_of_worlds():
     # One standard error of 400 worlds at 0.9 is sqrt(0.9 * 0.1 / 400) = 0.015; 3 of them, and
     # a skewed mean of 80 traces that the percentile interval covers a little too seldom.
     assert 0.9 - 0.06 <= covered() <= 0.9 + 3 * math.sqrt(0.9 * 0.1 / 400)
 
 
 @pytest.mark.slow
-def test_queries_of_one_trace_drawn_apart_would_promise_too_much():
+def test_resampling_queries_of_one_trace_separately_gives_too_narrow_intervals():
     assert covered(by_trace=False) < 0.8
 
 
@@ -225,13 +225,13 @@ def test_queries_of_one_trace_drawn_apart_would_promise_too_much():
         (([0.5], [0.5], [1]), {"seed": -1}, "seed -1"),
     ],
 )
-def test_what_cannot_be_compared_is_refused(arrays, options, words):
+def test_incomparable_values_are_refused(arrays, options, words):
     with pytest.raises(ValueError, match=words):
         compared(*arrays, **options)
 
 
 @pytest.mark.slow
-def test_p_below_a_twentieth_is_as_rare_as_it_claims_without_a_difference():
+def test_p_below_a_twentieth_is_as_rare_as_claimed_without_a_difference():
     # 4 standard errors of 400 worlds at 0.05: 4 * sqrt(0.05 * 0.95 / 400) = 0.044.
     rng, rejected = np.random.default_rng(12), 0
     for seed in range(400):

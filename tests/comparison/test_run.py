@@ -25,12 +25,12 @@ def many(values_of, *, n=MANY):
     return [row(f"t-{i:03}", values_of(i)) for i in range(n)]
 
 
-def test_of_one_folder_every_other_ranker_is_held_against_the_baseline(tmp_path):
+def test_every_other_ranker_of_one_folder_is_compared_with_the_baseline(tmp_path):
     both = {"mrr": 0.5, "map": 0.25}
     rows = many(lambda _: {"served": both, "bm25": both, "dense": both})
     report = ask(put(tmp_path / "out", rows))
-    asked = [(found.ranker, found.measure) for found in report.comparisons]
-    assert asked == [("bm25", "mrr"), ("bm25", "map"), ("dense", "mrr"), ("dense", "map")]
+    compared_pairs = [(found.ranker, found.measure) for found in report.comparisons]
+    assert compared_pairs == [("bm25", "mrr"), ("bm25", "map"), ("dense", "mrr"), ("dense", "map")]
     assert (report.common, report.warnings, report.failed) == (MANY, (), ())
 
 
@@ -57,7 +57,7 @@ def test_only_queries_with_both_values_are_pairs_and_the_others_are_counted(tmp_
     assert (found.paired.wins, found.paired.ties, found.paired.losses) == (1, 1, 0)
 
 
-def test_two_folders_are_joined_by_the_whole_key(tmp_path):
+def test_two_folders_are_joined_by_the_complete_key(tmp_path):
     first = [
         row("c", {"served": 1.0}),
         row("a", {"served": 0.0}),
@@ -99,7 +99,7 @@ def test_the_baseline_is_of_the_first_folder_and_the_rankers_of_the_second(tmp_p
         ask(first, second, baseline="new")
 
 
-def test_joined_rows_come_in_the_order_of_the_first():
+def test_joined_rows_are_in_the_order_of_the_first_folder():
     rng = np.random.default_rng(3)
     keys = rng.integers(0, 50, (300, 2)).astype(np.uint64)
     keys = np.unique(keys, axis=0)
@@ -126,7 +126,7 @@ def test_the_queries_that_changed_most(differences, top, expected):
     assert most_changed(np.array(differences), top).tolist() == expected
 
 
-def test_what_is_compared_beside_changes_no_number(tmp_path):
+def test_additional_comparisons_do_not_change_any_number(tmp_path):
     rng = np.random.default_rng(2)
     values = rng.random((MANY, 3)).tolist()
     rows = many(lambda i: dict(zip(("served", "bm25", "dense"), values[i], strict=True)))
@@ -177,21 +177,21 @@ def test_folders_without_a_common_query_are_refused(tmp_path):
         ask(first, second)
 
 
-def test_rankers_that_never_meet_are_refused(tmp_path):
+def test_rankers_without_common_queries_are_refused(tmp_path):
     rows = [row("a", {"served": 0.5}), row("b", {"bm25": 0.5}), row("c", {"bm25": 0.5})]
     words = r"bm25 mrr: 1 queries with served only, 2 with bm25 only"
     with pytest.raises(SourceUnusable, match=words):
         ask(put(tmp_path / "out", rows))
 
 
-def test_a_ranker_that_never_meets_the_baseline_is_shown_beside_one_that_does(tmp_path):
+def test_a_ranker_without_common_queries_is_shown_with_one_that_has_some(tmp_path):
     rows = [*many(lambda _: {"served": 0.5, "bm25": 0.5}), row("z", {"dense": 0.5})]
     dense = ask(put(tmp_path / "out", rows), fail_below=-1.0).comparisons[1]
     assert (dense.ranker, dense.paired, dense.verdict) == ("dense", None, "unclear")
     assert (dense.only_baseline, dense.only_ranker) == (MANY, 1)
 
 
-def test_a_folder_with_the_baseline_alone_says_what_would_help(tmp_path):
+def test_the_error_for_a_folder_with_only_the_baseline_has_the_remedy(tmp_path):
     with pytest.raises(SourceUnusable, match=r"only the ranker served.*second --source"):
         ask(put(tmp_path / "out", many(lambda _: {"served": 0.5})))
 
@@ -215,7 +215,7 @@ def test_the_verdict_follows_the_interval(tmp_path):
     assert verdicts == {"up": "better", "down": "worse", "even": "unclear", "same": "same"}
 
 
-def test_what_begins_below_the_limit_fails_and_so_does_what_is_not_known(tmp_path):
+def test_an_interval_below_the_limit_or_without_bounds_fails(tmp_path):
     noise = (np.random.default_rng(4).random(MANY) / 4).tolist()
     rows = many(lambda i: {"served": 0.5, "up": 0.5 + noise[i], "down": 0.5 - noise[i]})
     rows.append(row("z", {"served": 0.5, "alone": 0.9}))
@@ -229,7 +229,7 @@ def test_what_begins_below_the_limit_fails_and_so_does_what_is_not_known(tmp_pat
     assert failed(0.5) == ["up", "down", "alone"]
 
 
-def test_a_limit_that_the_interval_touches_holds(tmp_path):
+def test_an_interval_that_touches_the_limit_passes(tmp_path):
     folder = put(tmp_path / "out", many(lambda _: {"served": 0.5, "bm25": 0.75}))
     assert ask(folder, fail_below=0.25).failed == ()
     assert len(ask(folder, fail_below=0.2500001).failed) == 1
@@ -244,7 +244,7 @@ def two(tmp_path, *, second=None, **manifest):
     return first, put(tmp_path / "b", rows, **manifest)
 
 
-def test_folders_alike_are_not_warned_of(tmp_path):
+def test_equal_folders_cause_no_warning(tmp_path):
     assert ask(*two(tmp_path)).warnings == ()
 
 

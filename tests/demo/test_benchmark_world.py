@@ -34,7 +34,7 @@ def test_the_same_arguments_give_the_same_bytes(world):
     assert make_world(N_PAIRS, seed=4) != world
 
 
-def test_every_ranking_has_its_judgment_and_nothing_ties(world):
+def test_every_ranking_has_its_judgment_and_scores_have_no_ties(world):
     rankings, judgments = by_key(world.rankings), by_key(world.judgments)
     assert len(rankings) == len(judgments) == N_PAIRS
     assert rankings.keys() == judgments.keys()
@@ -47,7 +47,7 @@ def test_every_ranking_has_its_judgment_and_nothing_ties(world):
         assert len(judgments[key]["grades"]) == N_GRADES
 
 
-def test_a_world_of_another_shape_has_as_many_candidates_scorers_and_variants():
+def test_a_world_has_the_given_numbers_of_candidates_scorers_and_variants():
     shape = Shape(1_000, ("one", "two", "three"), tuple(f"v{n}" for n in range(7)))
     rankings = by_key(make_world(sized(100, quick=20), shape=shape).rankings).values()
     assert {len(set(ranking["candidate_ids"])) for ranking in rankings} == {1_000}
@@ -57,7 +57,7 @@ def test_a_world_of_another_shape_has_as_many_candidates_scorers_and_variants():
     assert "scorers" not in bare
 
 
-def test_both_logs_are_in_the_order_of_time_and_span_three_hours(world):
+def test_both_logs_are_in_time_order_and_span_three_hours(world):
     for messages in world:
         times = [message.timestamp_ms for message in messages]
         assert times == sorted(times)
@@ -81,7 +81,7 @@ def test_naive_measures_equal_arithmetic_by_hand():
 
 
 @pytest.mark.slow(alone=False)
-async def test_naive_totals_equal_those_of_the_engine_to_the_last_bit(world):
+async def test_naive_totals_equal_those_of_the_engine_exactly(world):
     async def send(key: bytes, value: bytes) -> None:
         del key, value
 
@@ -128,7 +128,7 @@ async def test_naive_totals_equal_a_batch_over_both_logs(world):
 
 
 @pytest.mark.slow(alone=False)
-def test_the_leader_of_the_benchmark_reads_and_takes_what_the_worker_has_settled(world):
+def test_the_leader_of_the_benchmark_reads_the_queries_that_the_worker_settled(world):
     reading = list(in_reading_order(world.rankings, world.judgments, 50))
     _, plain = beside.worker(reading, learns=False)
     _, settled = beside.worker(reading, learns=True)

@@ -14,11 +14,11 @@ from tests.adapters.synthetic import learned
 from tests.demo.test_run import Reader, demo
 
 
-def said(status, model="ranker", **members):
+def weights_record(status, model="ranker", **members):
     return OutputRecord(b"key", json.dumps({"status": status, "model": model, **members}).encode())
 
 
-PROMOTED = said(
+PROMOTED = weights_record(
     "promoted",
     settings={"gate": {"measure": "ndcg@10"}},
     evidence={"traces": 1_234, "mean_difference": 0.02345},
@@ -27,13 +27,13 @@ PROMOTED = said(
 )
 
 
-def test_a_promotion_is_told_with_its_evidence_and_its_weights():
+def test_a_promotion_is_reported_with_its_evidence_and_weights():
     records = [
-        said("challenger"),
-        said("rejected"),
-        said("challenger"),
+        weights_record("challenger"),
+        weights_record("rejected"),
+        weights_record("challenger"),
         PROMOTED,
-        said("challenger"),
+        weights_record("challenger"),
     ]
     lines = learned_text(learned(), records).splitlines()
     assert lines[1:] == [
@@ -44,7 +44,7 @@ def test_a_promotion_is_told_with_its_evidence_and_its_weights():
     ]
 
 
-async def test_the_leader_is_waited_for_before_the_report():
+async def test_the_report_waits_for_the_leader():
     reader, rest = Reader(per_turn=100), asyncio.create_task(asyncio.Event().wait())
     worker = asyncio.create_task(reader.work())
     views = iter([LeaderView(counts={("records", "query"): 1}), LeaderView()])
@@ -77,5 +77,5 @@ async def test_a_leader_that_fails_ends_the_demo_with_its_error():
     worker.cancel()
 
 
-def test_without_a_model_there_is_nothing_to_tell():
+def test_without_a_model_the_report_has_one_line():
     assert len(learned_text(replace(learned(), models=()), []).splitlines()) == 1

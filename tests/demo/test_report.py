@@ -73,7 +73,7 @@ def test_tallies_of_tasks_add_up_and_heartbeats_are_not_messages():
     assert n_read(snapshot) == 5 - 2 + 4 + 1
 
 
-def test_the_ledger_table_has_every_outcome_with_words():
+def test_the_ledger_table_has_every_outcome_with_a_description():
     text = ledger_table({("judgments", "applied"): 12_345})
     assert "12,345" in text
     assert len(text.splitlines()) == len(LEDGER_MEANINGS) + 1
@@ -89,7 +89,7 @@ def test_a_table_never_cuts_a_name_and_aligns_numbers_right():
     ]
 
 
-def test_the_report_begins_with_the_fall_and_the_fault_that_was_planted():
+def test_the_report_begins_with_the_drop_and_the_injected_fault():
     world = DemoWorld(1)
     records = [settled(world.regression_ms - 1, 1.0), settled(world.regression_ms, 0.25)]
     text = report(world, Snapshot((view(0, {}),)), records, [])
@@ -101,7 +101,7 @@ def test_the_report_begins_with_the_fall_and_the_fault_that_was_planted():
     )
 
 
-def test_the_report_says_that_the_addresses_were_up_during_the_run():
+def test_the_report_states_that_the_addresses_were_up_during_the_run():
     look_at = [("live page", "http://127.0.0.1:9464/")]
     text = report(DemoWorld(1), Snapshot((view(0, {}),)), [], look_at)
     words = " ".join(text[text.index("Addresses of") :].split())

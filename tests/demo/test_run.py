@@ -37,7 +37,7 @@ class Reader:
 
 
 async def demo(reader: Reader, worker: asyncio.Task[None], n_queries: int, **options) -> list[str]:
-    said: list[str] = []
+    printed: list[str] = []
     await run_demo(
         DemoWorld(1, n_queries=n_queries),
         worker=RunningWorker(
@@ -49,10 +49,10 @@ async def demo(reader: Reader, worker: asyncio.Task[None], n_queries: int, **opt
         ),
         places=[("page", "http://127.0.0.1:9464/")],
         seconds=0,
-        output=said.append,
+        output=printed.append,
         **options,
     )
-    return said
+    return printed
 
 
 async def test_all_messages_are_appended_and_committed_before_the_report():
@@ -65,7 +65,7 @@ async def test_all_messages_are_appended_and_committed_before_the_report():
     assert "Too few queries have settled" in text
 
 
-async def test_a_message_goes_where_the_hash_of_its_key_says():
+async def test_a_message_goes_to_the_partition_of_its_key_hash():
     reader = Reader(per_turn=10_000)
     worker = asyncio.create_task(reader.work())
     await demo(reader, worker, 300)
@@ -76,7 +76,7 @@ async def test_a_message_goes_where_the_hash_of_its_key_says():
 
 
 class Slow(Reader):
-    """Reads only at each look, and less than is appended between two looks."""
+    """Reads only when it is checked, and less than is appended between two checks."""
 
     def snapshot(self) -> Snapshot:
         self.committed = min(self.committed + self._per_turn, len(self.appended))
@@ -84,7 +84,7 @@ class Slow(Reader):
 
 
 @pytest.mark.slow(alone=False)
-async def test_a_slow_worker_is_waited_for(monkeypatch):
+async def test_the_demo_waits_for_a_slow_worker(monkeypatch):
     monkeypatch.setattr(run, "MAX_AHEAD", 1_000)
     reader = Slow(per_turn=100)
     worker = asyncio.create_task(asyncio.Event().wait())

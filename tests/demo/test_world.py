@@ -38,12 +38,12 @@ def test_a_world_can_be_read_twice():
 
 
 @pytest.mark.slow(alone=False)
-def test_messages_come_in_the_order_in_which_they_reach_the_broker(messages):
+def test_messages_are_in_the_order_of_their_arrival_at_the_broker(messages):
     times = [message.timestamp_ms for message in messages]
     assert times == sorted(times)
 
 
-def test_every_kind_of_trouble_comes(messages):
+def test_every_kind_of_fault_occurs(messages):
     kinds = Counter(message.kind for message in messages)
     assert {kind for kind in FAULTS if kinds[kind] >= 5} == set(FAULTS)
     assert kinds["ranking"] == N_QUERIES

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import evaluator
-from tests.compare.lists import ours, random_lists
+from tests.compare.lists import engine_values, random_lists
 from tests.repeats import sized
 
 MEASURES = """top1 top3 hit@7 mrr mrr@2 ndcg@10 ndcg ndcg_linear@3 ndcg_linear map@10 map map_min@5
@@ -46,7 +46,7 @@ def by_query(values):
 def test_values_are_those_of_the_engine_to_the_last_bit(lists, what):
     runs, qrels = lists
     measures, settings = SETTINGS[what]
-    expected = by_query(ours(measures, runs, qrels, **settings))
+    expected = by_query(engine_values(measures, runs, qrels, **settings))
     found = evaluator.evaluate(qrels, runs, measures, **settings)
     assert len(expected) > N / 2
     per_query = {
@@ -65,7 +65,7 @@ def test_fractional_grades_and_scores_that_hardly_differ_give_the_same_bits():
         runs[f"q{number}"] = dict(zip(names, scores, strict=True))
         qrels[f"q{number}"] = {name: random.random() * 4 for name in names if random.random() < 0.7}
         qrels[f"q{number}"].setdefault("d0", -0.0)
-    expected = by_query(ours(MEASURES, runs, qrels))
+    expected = by_query(engine_values(MEASURES, runs, qrels))
     found = evaluator.evaluate(qrels, runs, MEASURES).per_query
     assert {q: {name: values[name] for name in MEASURES} for q, values in found.items()} == expected
 
@@ -83,7 +83,7 @@ def test_subtopics_give_the_same_bits():
                 name: random.sample("xyz", random.randint(0, 3)) for name in random.sample(names, 7)
             }
     measures = ["alpha_ndcg@5", "subtopic_recall@3", "mrr"]
-    expected = by_query(ours(measures, runs, qrels, subtopics=subtopics))
+    expected = by_query(engine_values(measures, runs, qrels, subtopics=subtopics))
     found = evaluator.evaluate(qrels, runs, measures, subtopics=subtopics)
     assert found.per_query == expected
     assert np.isnan(found.values("alpha_ndcg@5")).any()
@@ -156,7 +156,7 @@ def test_lists_that_are_judged_whole_give_the_same_bits_at_any_width(width):
         f"q{row}": {f"{c:04}": g for c, g in enumerate(of)}
         for row, of in enumerate(grades.tolist())
     }
-    expected = by_query(ours(MEASURES, runs, qrels))
+    expected = by_query(engine_values(MEASURES, runs, qrels))
     found = evaluator.evaluate(grades, scores, MEASURES).per_query
     assert {
         f"q{row}": {name: of[name] for name in MEASURES} for row, of in found.items()

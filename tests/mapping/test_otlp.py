@@ -34,7 +34,7 @@ from evaluator.mapping.record import Record
 from evaluator.wire.messages.strict import Malformed
 from evaluator.wire.records import MAX_RECORD_BYTES
 from tests.mapping.framed_world import without_places
-from tests.repeats import aside_if, sized
+from tests.repeats import sized, slow_in_file_if
 from tests.tidy.tree import ROOT
 
 PRESET = (files("evaluator.mapping") / "presets" / "otel-genai.toml").read_text("utf-8")
@@ -402,7 +402,7 @@ IS_QUICK = {"where: attributes", *(name for name, value in REQUESTS.items() if l
 
 
 @pytest.mark.parametrize(
-    "text", [pytest.param(name, marks=aside_if(name not in IS_QUICK)) for name in REQUESTS]
+    "text", [pytest.param(name, marks=slow_in_file_if(name not in IS_QUICK)) for name in REQUESTS]
 )
 def test_large_and_damaged_protobuf_takes_little_memory(text):
     value = REQUESTS[text]

@@ -121,7 +121,7 @@ ORACLE = """def squared_reciprocal(ranked: Sequence[str], grades: Grades, cutoff
 """
 
 
-def test_a_measure_touches_the_files_that_its_section_names_and_no_others(copy, tmp_path):
+def test_a_measure_changes_exactly_the_files_that_its_section_names(copy, tmp_path):
     copy.append("evaluator/core/measures/binary.py", MEASURE)
     registered = '    "mrr_squared": MeasureKind(binary.squared_reciprocal_rank, "optional"),\n'
     copy.insert("evaluator/core/measures/registry.py", '    "ndcg": _averaged(', registered)
@@ -164,7 +164,7 @@ def pointwise_halved(scores: FloatArray, grades: FloatArray, mask: BoolArray) ->
 '''
 
 
-def test_a_loss_touches_the_files_that_its_section_names_and_no_others(copy):
+def test_a_loss_changes_exactly_the_files_that_its_section_names(copy):
     module = "evaluator/core/learning/losses.py"
     copy.insert(module, "\ndef _mean(", LOSS)
     copy.insert(module, '    "pointwise_logistic": ', '    "pointwise_halved": pointwise_halved,\n')
@@ -177,7 +177,7 @@ def test_a_loss_touches_the_files_that_its_section_names_and_no_others(copy):
     copy.assert_only_named("How to add a loss", generated=["docs/settings.md"])
 
 
-def test_a_setting_touches_the_files_that_its_section_names_and_no_others(copy):
+def test_a_setting_changes_exactly_the_files_that_its_section_names(copy):
     field = '    log_toys: int = _log(3, integer(1), "number of toys in a log line")\n'
     copy.insert("evaluator/config/settings.py", "    log_level: str = _log(", field)
     generate(copy)
@@ -187,7 +187,7 @@ def test_a_setting_touches_the_files_that_its_section_names_and_no_others(copy):
     assert copy.run("-c", loaded) == "3\n"
 
 
-def test_with_all_of_them_the_tests_of_the_copy_pass(copy):
+def test_the_tests_of_the_copy_pass_with_all_additions(copy):
     """The tests of the additions, and those of names, words and pages."""
     copy.run("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow", *HELD_BY)
     assert not copy.changed()

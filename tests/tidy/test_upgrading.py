@@ -85,7 +85,7 @@ HASHES = {
 
 
 @pytest.mark.parametrize("part", HASHES)
-def test_the_settings_that_make_a_part_begin_again_are_listed(part, monkeypatch):
+def test_the_settings_that_reset_a_part_are_listed(part, monkeypatch):
     monkeypatch.setattr(leader, "embedder_of", lambda of: SimpleNamespace(name=of.embedder))
     hash_of = HASHES[part]
     names = [name for name, spec in SPECS.items() if spec.group not in OF_ACCESS]

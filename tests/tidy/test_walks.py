@@ -41,13 +41,13 @@ def test_every_function_of_a_walk_exists():
     assert not [name for _, names in walks() for name in names if not is_defined(name)]
 
 
-def test_a_walk_has_no_more_functions_than_a_reader_keeps():
+def test_a_walk_has_at_most_as_many_functions_as_a_reader_can_follow():
     lengths = {title: len(names) for title, names in walks()}
     assert len(lengths) == 3
     assert all(10 < n <= MOST_FUNCTIONS for n in lengths.values()), lengths
 
 
-def test_a_name_that_is_nowhere_is_found_missing():
+def test_an_undefined_name_is_detected():
     assert is_defined("core.engine.engine.Engine.receive")
     assert not is_defined("core.engine.engine.Engine.received")
     assert not is_defined("core.engine.engine.Engine")

@@ -22,7 +22,7 @@ FORBIDDEN = {
     "a document that is not in the tree": r"\b(?:DESIG[N]|INTERFAC[E]|HOTPAT[H]|HOUS[E])\b",
 }
 
-# The words of a licence and of generated lists of hashes are not ours to choose.
+# The texts of a licence and of generated lists of hashes cannot be changed.
 EXEMPT = {"LICENSE": ()}
 
 
@@ -39,16 +39,16 @@ def texts():
 
 
 @pytest.mark.parametrize("what", FORBIDDEN)
-def test_no_file_says(what):
+def test_no_file_contains(what):
     pattern = re.compile(FORBIDDEN[what])
-    said = [
+    found = [
         f"{name}:{number}: {line.strip()[:100]}"
         for name, text in texts()
         if name not in EXEMPT and pattern.search(text)
         for number, line in enumerate(text.splitlines(), start=1)
         if pattern.search(line)
     ]
-    assert not said
+    assert not found
 
 
 @pytest.mark.parametrize(
@@ -63,13 +63,13 @@ def test_no_file_says(what):
         ("a document that is not in the tree", "as in DES~IGN section 5"),
     ],
 )
-def test_the_patterns_find_what_they_are_for(what, line):
+def test_the_patterns_find_their_examples(what, line):
     pattern = re.compile(FORBIDDEN[what])
     assert pattern.search(line.replace("~", ""))
     assert not pattern.search("an honest line in docs/work/notes.md")
 
 
-def test_files_are_looked_at():
+def test_files_are_found():
     assert len(texts()) > 30
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
 PACKAGE = ROOT / "evaluator"
-NOT_OURS = {".git", ".venv", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
+EXCLUDED_FOLDERS = {".git", ".venv", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
 
 
 @cache
@@ -20,7 +20,7 @@ def files() -> list[Path]:
     if listed.returncode == 0:
         found = [ROOT / name for name in listed.stdout.split("\0") if name]
     else:  # an unpacked archive is no git repository
-        found = [path for path in ROOT.rglob("*") if not NOT_OURS & set(path.parts)]
+        found = [path for path in ROOT.rglob("*") if not EXCLUDED_FOLDERS & set(path.parts)]
     return sorted(path for path in found if path.is_file() and path.suffix != ".pyc")
 
 
