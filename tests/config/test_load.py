@@ -69,12 +69,12 @@ def test_an_unknown_setting_is_refused_with_the_nearest_known_name(sources, near
         {"environment": {"EVALUATOR_FOO": "1"}},
     ],
 )
-def test_no_setting_is_suggested_for_a_name_that_is_near_to_none(sources):
+def test_no_setting_is_suggested_for_a_name_unlike_any_setting(sources):
     words = refusal(**sources)
     assert "is not a setting. docs/settings.md lists all." in words
 
 
-def test_a_file_that_is_nested_too_deeply_is_refused_in_plain_words(toml):
+def test_a_too_deeply_nested_file_is_refused_with_a_clear_message(toml):
     words = refusal(config_file=toml(f"x = {'[' * 5_000}{']' * 5_000}"))
     assert words.endswith("is not TOML: it is nested too deeply.")
 
@@ -85,18 +85,18 @@ def test_an_unknown_setting_of_a_file_names_the_file(toml):
     assert "settings.toml) is not a setting" in words
 
 
-def test_the_value_of_an_unknown_setting_is_not_told():
+def test_the_value_of_an_unknown_setting_is_not_shown():
     assert "hush" not in refusal(environment={"EVALUATOR_SASL_PASSWORD": "hush"})
     assert "hush" not in refusal(assignments=["sasl_password=hush"])
 
 
-def test_a_refused_secret_is_not_told():
+def test_a_refused_secret_is_not_shown():
     words = refusal(assignments=["sasl_username=hush\nhush"])
     assert "hush" not in words
     assert "sasl_username is ***" in words
 
 
-def test_what_kubernetes_injects_for_services_is_no_setting(subtests):
+def test_variables_that_kubernetes_injects_for_services_are_ignored(subtests):
     for name in [
         "EVALUATOR_SERVICE_HOST",
         "EVALUATOR_SERVICE_PORT",
@@ -132,12 +132,12 @@ def test_a_duration_is_an_integer_from_zero(subtests):
 
 
 @pytest.mark.parametrize("written", ["1.0", "true", "[1]", "1e3", "2020-01-01"])
-def test_a_duration_of_a_file_is_an_integer_too(toml, written):
+def test_a_duration_in_a_file_is_an_integer(toml, written):
     assert "Accepted: an integer >= 0" in refusal(config_file=toml(f"early_ms = {written}"))
 
 
 @pytest.mark.parametrize("written", ["a,a", "a,,b", ",".join("abcdefghi"), "x" * 257, "a\x1fb"])
-def test_segments_are_a_few_different_names(written):
+def test_segments_are_a_limited_number_of_distinct_names(written):
     assert "Accepted: up to 8 names of 1 to 256 bytes" in refusal(
         assignments=[f"segments={written}"]
     )
@@ -155,13 +155,13 @@ def test_levels_are_given_with_their_segments(written):
     assert settings.segment_levels == (("locale", "de"), ("locale", "a=b"))
 
 
-def test_levels_and_measures_of_segments_are_of_configured_ones():
+def test_levels_and_measures_of_segments_must_be_configured():
     assert "'locale' is not in segments" in refusal(assignments=["segment_levels=locale=de"])
     assert "segment_measures names 'p@3'" in refusal(assignments=["segment_measures=p@3"])
 
 
 @pytest.mark.parametrize("written", ["click", "click=most", "click=max,click=last", "=max"])
-def test_a_merge_by_source_is_one_of_two_words_for_each(written):
+def test_a_merge_by_source_is_last_or_max_for_each_source(written):
     words = refusal(assignments=[f"grades_merge_by_source={written}"])
     assert "Accepted: NAME=last or NAME=max, with commas; or none" in words
 
@@ -213,7 +213,7 @@ def test_every_other_duration_may_be_zero():
 
 
 @pytest.mark.parametrize("written", ["0", "999", "86400001"])
-def test_a_session_lasts_a_second_to_a_day(written):
+def test_a_session_timeout_is_a_second_to_a_day(written):
     words = refusal(assignments=[f"session_timeout_ms={written}"])
     assert "Accepted: an integer from 1000 to 86400000, e.g. 20000." in words
 
@@ -232,7 +232,7 @@ def test_a_switch_is_on_or_off(written, meant):
 
 
 @pytest.mark.parametrize("written", ["", "yes", "1", "ON"])
-def test_nothing_else_is_a_switch(written):
+def test_other_values_of_a_switch_are_refused(written):
     assert "Accepted: on or off" in refusal(assignments=[f"emit_query={written}"])
 
 
@@ -261,7 +261,7 @@ def test_measures_of_a_file_are_names(toml, written):
     assert "names of measures" in refusal(config_file=toml(f"measures = {written}"))
 
 
-def test_whether_a_measure_exists_is_asked_of_those_who_know():
+def test_measure_names_are_checked_by_the_given_parser():
     def parse(names):
         raise ValueError(f"no {names[1]} here; known are top1 and top3")
 
@@ -280,7 +280,7 @@ def test_a_rate_is_a_number(toml, written, meant):
 
 
 @pytest.mark.parametrize("written", ["0", "-1", "nan", "inf", "1e999", "1_0", "", "0x1", "1,5"])
-def test_nothing_else_is_a_rate(written):
+def test_other_values_of_a_rate_are_refused(written):
     words = refusal(assignments=[f"learning_rate={written}"])
     assert "Accepted: a number > 0, e.g. 0.05." in words
 
@@ -292,7 +292,7 @@ def test_a_tolerance_of_alarms_is_at_most_the_range_of_a_measure():
     assert load_settings(environment={}, assignments=["alarm_tolerance=1"]).alarm_tolerance == 1
 
 
-def test_a_number_of_a_file_that_is_none_is_refused(toml):
+def test_an_invalid_number_in_a_file_is_refused(toml):
     for written in ("true", "nan", "[1.0]", "9" * 400):
         assert "Accepted: a number >= 0" in refusal(config_file=toml(f"l2 = {written}"))
 
@@ -339,13 +339,13 @@ def test_ties_are_ordered_by_id_or_averaged():
         ("ips_clip", "1001"),
     ],
 )
-def test_a_wrong_value_is_refused_with_what_is_accepted_and_an_example(name, written):
+def test_a_wrong_value_is_refused_with_the_accepted_values_and_an_example(name, written):
     words = refusal(environment={f"EVALUATOR_{name.upper()}": written})
     assert words.startswith(f"{name} is {written[:80] or 'empty'} (EVALUATOR_{name.upper()}).")
     assert f"Accepted: {SPECS[name].kind.accepts}, e.g. {SPECS[name].example}." in words
 
 
-def test_an_empty_text_unsets_what_has_no_default(toml):
+def test_an_empty_text_unsets_a_setting_without_default(toml):
     settings = load_settings(
         config_file=toml('ssl_cafile = "ca.pem"'), environment={"EVALUATOR_SSL_CAFILE": ""}
     )
@@ -356,7 +356,7 @@ def test_an_assignment_needs_a_value():
     assert refusal(assignments=["retention_ms"]).startswith("--set retention_ms has no value.")
 
 
-def test_only_the_first_equals_sign_parts_name_and_value():
+def test_only_the_first_equals_sign_separates_name_and_value():
     assert load_settings(environment={}, assignments=["group_id=a=b"]).group_id == "a=b"
 
 
@@ -365,7 +365,7 @@ def test_a_file_that_is_not_toml_is_refused(toml, content):
     assert "is not TOML" in refusal(config_file=toml(content))
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path):
+def test_a_missing_file_is_refused(tmp_path):
     assert "No such file" in refusal(config_file=tmp_path / "none.toml")
     assert "Is a directory" in refusal(config_file=tmp_path)
 

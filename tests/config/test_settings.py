@@ -91,7 +91,7 @@ def test_the_defaults_are_those_of_the_interface():
     assert {name: defaults.get(name) for name in DEFAULTS} == DEFAULTS
 
 
-def test_a_histogram_of_a_measure_that_is_not_taken_is_refused_with_what_to_do():
+def test_a_histogram_of_an_unconfigured_measure_is_refused_with_a_remedy():
     with pytest.raises(ConfigError) as refused:
         Settings(measures=("top1", "mrr"), histogram_measures=("ndcg@10",))
     assert str(refused.value) == (
@@ -100,7 +100,7 @@ def test_a_histogram_of_a_measure_that_is_not_taken_is_refused_with_what_to_do()
     )
 
 
-def test_a_label_mode_is_of_the_softmax_alone():
+def test_a_label_mode_requires_the_loss_softmax():
     assert Settings(label_mode="sum").loss == "softmax"
     with pytest.raises(ConfigError) as refused:
         Settings(label_mode="gain", loss="lambdarank")
@@ -112,7 +112,7 @@ def test_settings_cannot_be_changed():
         Settings().retention_ms = 1  # type: ignore[misc]
 
 
-def test_a_maturity_beyond_the_retention_is_refused_with_what_to_do():
+def test_a_maturity_beyond_the_retention_is_refused_with_a_remedy():
     with pytest.raises(ConfigError) as refused:
         Settings(maturity_ms=7_200_000, retention_ms=3_600_000)
     assert str(refused.value) == (
@@ -126,7 +126,7 @@ def test_a_maturity_as_long_as_the_retention_is_accepted():
 
 
 @pytest.mark.parametrize("missing", ["sasl_username", "sasl_password_file"])
-def test_logging_in_needs_a_name_and_a_password(missing):
+def test_sasl_requires_a_name_and_a_password(missing):
     login = {"sasl_username": "evaluator", "sasl_password_file": "password"}
     del login[missing]
     with pytest.raises(ConfigError, match=f"{missing} is not set"):
@@ -136,12 +136,12 @@ def test_logging_in_needs_a_name_and_a_password(missing):
 @pytest.mark.parametrize(
     "given", ["ssl_certfile", "ssl_keyfile", "http_tls_certfile", "http_tls_keyfile"]
 )
-def test_a_certificate_and_its_key_belong_together(given):
+def test_a_certificate_requires_its_key_and_vice_versa(given):
     with pytest.raises(ConfigError, match="belong together"):
         Settings(**{given: "client.pem"})
 
 
-def test_what_may_be_secret_is_masked_wherever_settings_are_shown():
+def test_secret_settings_are_masked_wherever_settings_are_shown():
     settings = Settings(sasl_username="hush-name", sasl_password_file="hush-file", group_id="seen")
     for shown in (repr(settings), str(settings), f"{settings}", str(settings.as_shown())):
         assert "hush" not in shown
@@ -160,7 +160,7 @@ def test_every_setting_is_shown_and_those_not_set_are_not_masked():
     assert shown["sasl_password_file"] is None
 
 
-def test_the_settings_that_change_meaning_come_in_a_fixed_order():
+def test_settings_that_change_the_meaning_have_a_fixed_order():
     assert Settings().semantic_settings() == {
         "retention_ms": 86400000,
         "maturity_ms": 3600000,
@@ -214,7 +214,7 @@ def test_rules_of_the_gate_that_contradict_each_other_are_refused(settings, says
         Settings(**{"learning": "propose", **settings})
 
 
-def test_the_gate_asks_for_nothing_while_nothing_is_learned():
+def test_gate_settings_are_not_checked_without_learning():
     assert not Settings(measures=("mrr",)).learns
     assert Settings(learning="auto", source_weights=(("human", 1.0),)).learns
 
@@ -226,7 +226,7 @@ def test_names_with_shares_are_read_from_text_and_from_tables(raw):
 
 
 @pytest.mark.parametrize("raw", ["click=1.5", "click=-1", "click", "click=1,click=2"])
-def test_what_is_no_name_with_a_count_is_refused(raw):
+def test_an_invalid_name_with_a_count_is_refused(raw):
     assert SPECS["source_max_judgments"].kind.read("click=1000") == (("click", 1000),)
     with pytest.raises(ValueError):
         SPECS["source_max_judgments"].kind.read(raw)
@@ -242,6 +242,6 @@ def test_transforms_have_one_order_and_each_feature_once():
 
 
 @pytest.mark.parametrize("raw", ["human", "human=", "=1", "human=2", "a=1,a=0", "a=-1", ["a"], 1])
-def test_what_is_no_name_with_a_share_is_refused(raw):
+def test_an_invalid_name_with_a_share_is_refused(raw):
     with pytest.raises(ValueError):
         SPECS["source_weights"].kind.read(raw)

@@ -26,7 +26,7 @@ class RegistryContract:
         assert (answer.kind, json.loads(answer.schema)) == ("AVRO", json.loads(ITEM))
         assert (answer.references, answer.refused) == ((), "")
 
-    async def test_schemas_come_with_those_that_they_refer_to(self, registry):
+    async def test_a_schema_includes_the_schemas_that_it_references(self, registry):
         registry.register("items", ITEM)
         reference = {"name": "shop.Item", "subject": "items", "version": 1}
         number = registry.register("lists", LIST, "AVRO", [reference])
@@ -35,7 +35,7 @@ class RegistryContract:
         ((name, text),) = answer.references
         assert (name, json.loads(text)) == ("shop.Item", json.loads(ITEM))
 
-    async def test_an_unknown_id_is_an_answer(self, registry):
+    async def test_an_unknown_id_is_a_refused_answer(self, registry):
         answer = await SchemaRegistry(registry.url).answer("4000000000")
         assert answer.refused == "is unknown to the registry"
 
@@ -49,7 +49,7 @@ class RegistryContract:
         assert (answer.kind, json.loads(answer.schema)) == ("AVRO", json.loads(LIST))
         assert [name for name, _ in answer.references] == ["shop.Item"]
 
-    async def test_kinds_are_told_apart(self, registry):
+    async def test_kinds_are_distinguished(self, registry):
         text = 'syntax = "proto3"; message Item { int64 sku = 1; }'
         number = registry.register("proto", text, "PROTOBUF")
         assert (await SchemaRegistry(registry.url).answer(str(number))).kind == "PROTOBUF"
@@ -58,7 +58,7 @@ class RegistryContract:
         assert (await SchemaRegistry(registry.url).answer(str(number))).kind == "JSON"
 
     @pytest.mark.slow
-    async def test_protobuf_as_text_comes_as_descriptors_with_its_imports(self, registry):
+    async def test_protobuf_text_is_returned_as_descriptors_with_its_imports(self, registry):
         hit = 'syntax = "proto3"; package shop; message Hit { int64 sku = 1; }'
         serp = (
             'syntax = "proto3"; package shop; import "shop/hit.proto"; '

@@ -63,17 +63,17 @@ async def read(leadership, tasks, count, *, max_records=1000):
 # Election
 
 
-async def test_start_says_how_many_tasks_there_are(two_tasks):
+async def test_start_returns_the_number_of_tasks(two_tasks):
     leadership = two_tasks.leadership()
     assert await leadership.start() == 2
     await leadership.stop()
 
 
-async def test_nobody_is_elected_before_it_stands(backend):
+async def test_a_leadership_is_not_elected_before_its_start(backend):
     assert not backend.leadership().elected
 
 
-async def test_exactly_one_of_three_is_elected_and_the_office_is_handed_on(backend):
+async def test_exactly_one_of_three_is_elected_and_another_after_it_stops(backend):
     leaderships = [backend.leadership() for _ in range(3)]
     for leadership in leaderships:
         await leadership.start()
@@ -121,7 +121,7 @@ async def test_waiting_ends_early_when_the_election_changes(backend, what):
 # Published records
 
 
-async def test_all_follow_from_the_beginning_and_in_order(backend):
+async def test_all_processes_follow_from_the_beginning_in_order(backend):
     leader = await is_leader(backend)
     await leader.publish([said("weights", 1), said("weights-log", 1), said("weights", 2)])
     await leader.publish([said("weights", 3)])
@@ -138,14 +138,14 @@ async def test_all_follow_from_the_beginning_and_in_order(backend):
         await leadership.stop()
 
 
-async def test_what_was_deleted_is_followed_as_empty(backend):
+async def test_a_deleted_record_is_followed_as_an_empty_value(backend):
     leader = await is_leader(backend)
     await leader.publish([said("weights", 1), ("weights", OutputRecord(b"key-1", b""))])
     assert [record.value for record in await followed(leader, 2)] == [b"value-1", b""]
     await leader.stop()
 
 
-async def test_the_log_has_all_that_was_published_in_order(backend):
+async def test_the_log_has_all_published_records_in_order(backend):
     leader = await is_leader(backend)
     await leader.publish([said("weights-log", n) for n in range(50)])
     await leader.publish([said("weights-log", n) for n in range(50, 100)])
@@ -164,7 +164,7 @@ async def test_following_ends_after_its_timeout(backend):
 # Leadership
 
 
-async def test_entering_returns_what_was_not_followed_yet(backend):
+async def test_begin_epoch_returns_records_not_followed_yet(backend):
     first = await is_leader(backend)
     await first.publish([said("weights", n) for n in range(5)])
     second = backend.leadership()
@@ -178,7 +178,7 @@ async def test_entering_returns_what_was_not_followed_yet(backend):
         await leadership.stop()
 
 
-async def test_whoever_enters_deposes_who_was_is_leader_and_nothing_of_it_shows(backend):
+async def test_a_new_epoch_fences_the_former_leader_whose_records_stay_invisible(backend):
     first, second = await is_leader(backend), backend.leadership()
     await first.publish([said("weights", 1)])
     await second.start()
@@ -198,7 +198,7 @@ async def test_whoever_enters_deposes_who_was_is_leader_and_nothing_of_it_shows(
         await leadership.stop()
 
 
-async def test_nobody_publishes_who_has_not_entered(backend):
+async def test_publishing_without_an_epoch_is_fenced(backend):
     leadership = backend.leadership()
     await leadership.start()
     with pytest.raises(Fenced):
@@ -210,7 +210,7 @@ async def test_nobody_publishes_who_has_not_entered(backend):
 # Settled records
 
 
-async def test_records_come_in_order_with_their_fingerprint_from_where_was_sought(two_tasks):
+async def test_records_are_read_in_order_with_their_fingerprint_from_the_sought_offset(two_tasks):
     await settle(two_tasks, 0, [b"a", b"b"], ((FINGERPRINT_HEADER, b"abc"),))
     await settle(two_tasks, 0, [b"c"])
     await settle(two_tasks, 1, [b"d", b"e"])
@@ -229,7 +229,7 @@ async def test_records_come_in_order_with_their_fingerprint_from_where_was_sough
     await leadership.stop()
 
 
-async def test_only_given_tasks_are_read_and_only_those_that_were_sought(two_tasks):
+async def test_only_given_tasks_with_a_sought_offset_are_read(two_tasks):
     await settle(two_tasks, 0, [b"a"] * 3)
     await settle(two_tasks, 1, [b"b"] * 3)
     leadership = await is_leader(two_tasks)
@@ -245,7 +245,7 @@ async def test_only_given_tasks_are_read_and_only_those_that_were_sought(two_tas
     await leadership.stop()
 
 
-async def test_no_more_than_max_records_come_at_once_over_all_tasks(two_tasks):
+async def test_a_read_returns_at_most_max_records_over_all_tasks(two_tasks):
     await settle(two_tasks, 0, [b"%d" % n for n in range(10)])
     await settle(two_tasks, 1, [b"%d" % n for n in range(10)])
     leadership = await is_leader(two_tasks)
@@ -257,7 +257,7 @@ async def test_no_more_than_max_records_come_at_once_over_all_tasks(two_tasks):
     await leadership.stop()
 
 
-async def test_what_has_expired_is_passed_over(backend):
+async def test_expired_records_are_skipped(backend):
     await settle(backend, 0, [b"%d" % n for n in range(6)])
     leadership = await is_leader(backend)
     await backend.expire_output("settled", 0, 2)
@@ -287,7 +287,7 @@ async def test_a_cancelled_read_loses_nothing(backend):
     await leadership.stop()
 
 
-async def test_entering_forgets_where_was_sought(backend):
+async def test_begin_epoch_forgets_sought_offsets(backend):
     await settle(backend, 0, [b"a"])
     leadership = await is_leader(backend)
     await leadership.seek(0, 0)
@@ -301,7 +301,7 @@ async def test_entering_forgets_where_was_sought(backend):
 # Away
 
 
-async def test_everything_says_that_the_broker_is_away_and_goes_on_afterwards(fleeting):
+async def test_calls_raise_while_the_broker_is_unavailable_and_work_afterwards(fleeting):
     await settle(fleeting, 0, [b"a"])
     leadership = await is_leader(fleeting)
     await leadership.publish([said("weights", 1)])
@@ -351,7 +351,7 @@ async def one_elected_again(leaderships):
                 await asyncio.sleep(0.1)
 
 
-async def test_stopping_twice_or_before_the_start_is_fine(backend):
+async def test_stopping_twice_or_before_the_start_is_allowed(backend):
     never = backend.leadership()
     await never.stop()
     leadership = await is_leader(backend)
@@ -360,7 +360,7 @@ async def test_stopping_twice_or_before_the_start_is_fine(backend):
     assert not leadership.elected
 
 
-async def test_stopping_does_not_wait_for_a_broker_that_is_away(fleeting):
+async def test_stopping_does_not_wait_for_an_unavailable_broker(fleeting):
     leadership = await is_leader(fleeting)
     await fleeting.go_away()
     await finished(leadership.stop(), seconds=STOP_SECONDS)

@@ -51,7 +51,7 @@ async def test_an_emission_larger_than_a_batch_arrives_whole_and_in_order(two_ta
     assert await two_tasks.output("evaluations", 1, 3000) == records
 
 
-async def test_a_record_of_700_kilobytes_passes(two_tasks, sink):
+async def test_a_record_of_700_kilobytes_is_accepted(two_tasks, sink):
     big = OutputRecord(b"k", bytes(range(256)) * 2800)
     await (await sink.emit({("settled", 0): [*numbered(2), big, *numbered(1)]}))
     assert await two_tasks.output("settled", 0, 4) == [*numbered(2), big, *numbered(1)]
@@ -62,7 +62,7 @@ async def test_an_empty_emission_is_acknowledged(sink):
     await (await sink.emit({("settled", 0): []}))
 
 
-async def test_stop_waits_for_what_was_emitted(two_tasks):
+async def test_stop_waits_for_emitted_records(two_tasks):
     sink = two_tasks.sink()
     await sink.start()
     done = await sink.emit({("settled", 0): numbered(100)})
@@ -71,7 +71,7 @@ async def test_stop_waits_for_what_was_emitted(two_tasks):
     assert await two_tasks.output("settled", 0, 100) == numbered(100)
 
 
-async def test_after_stop_nothing_is_taken_and_stopping_again_is_fine(two_tasks):
+async def test_emit_is_refused_after_stop_and_stopping_twice_is_allowed(two_tasks):
     sink = two_tasks.sink()
     await sink.start()
     await sink.stop()
@@ -102,7 +102,9 @@ def incompressible(n_bytes):
 
 
 @pytest.mark.parametrize("output", ["evaluations", "settled", "windows", "checkpoints"])
-async def test_what_its_output_refuses_becomes_a_dead_letter_with_its_key(make_narrow, output):
+async def test_a_record_that_its_output_refuses_becomes_a_dead_letter_with_its_key(
+    make_narrow, output
+):
     narrow, sink = await make_narrow({output: 20_000})
     rows = numbered(10)
     for n, size in ((3, 30_000), (7, 100_000)):
@@ -144,7 +146,7 @@ async def test_a_dead_letter_that_is_refused_is_cut_until_it_fits(make_narrow):
     assert sink.refused == 0, "each is there"
 
 
-async def test_a_dead_letter_that_never_fits_is_counted_and_holds_nothing_up(make_narrow):
+async def test_a_dead_letter_that_never_fits_is_counted_and_blocks_no_other_record(make_narrow):
     narrow, sink = await make_narrow({"dead-letters": 30, "settled": 20_000})
     large = OutputRecord(b"k" * 500, incompressible(30_000), (("reason", b"late"),))
     await (await sink.emit({("settled", 0): [large], ("dead-letters", 0): [large]}))

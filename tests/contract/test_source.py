@@ -27,7 +27,7 @@ async def started(backend):
     await source.stop()
 
 
-async def test_records_come_in_the_order_of_the_log_with_all_their_parts(backend, started):
+async def test_records_are_delivered_in_log_order_with_all_their_parts(backend, started):
     await backend.append("rankings", 0, [b"a", b"b", b"c"])
     batches = await read(started, [R0], 3)
     assert [offset for batch in batches for offset in batch.offsets] == [0, 1, 2]
@@ -37,9 +37,7 @@ async def test_records_come_in_the_order_of_the_log_with_all_their_parts(backend
     assert batches[-1].next_offset == 3
 
 
-async def test_of_a_value_beyond_the_limit_the_beginning_and_the_length_are_delivered(
-    backend, started
-):
+async def test_an_oversize_value_is_delivered_as_its_beginning_and_length(backend, started):
     large, largest = b"x" * (MAX_MESSAGE_BYTES + 1), b"y" * MAX_MESSAGE_BYTES
     await backend.append("rankings", 0, [b"a", large, largest, large + b"z"])
     batches = await read(started, [R0], 4)
@@ -49,7 +47,7 @@ async def test_of_a_value_beyond_the_limit_the_beginning_and_the_length_are_deli
     assert lengths == [(1, len(large)), (3, len(large) + 1)]
 
 
-async def test_skipped_offsets_are_not_delivered_and_are_passed(backend, started):
+async def test_skipped_offsets_are_not_delivered_and_do_not_block(backend, started):
     await backend.append("rankings", 0, [b"a", b"b", b"c", b"d", b"e", b"f"])
     started.skip(R0, [(1, 2), (4, 5)])
     batches = await read(started, [R0], 2)
@@ -59,7 +57,7 @@ async def test_skipped_offsets_are_not_delivered_and_are_passed(backend, started
     assert [offset for batch in batches for offset in batch.offsets] == [0, 3]
 
 
-async def test_an_assignment_is_unknown_until_the_group_has_spoken(backend):
+async def test_an_assignment_is_unknown_until_the_group_has_assigned(backend):
     source = backend.source()
     assert source.assignment is None
     await source.start()
@@ -78,7 +76,7 @@ async def test_nothing_is_delivered_before_a_seek(backend):
     await source.stop()
 
 
-async def test_only_what_is_asked_for_is_delivered(backend, started):
+async def test_only_requested_partitions_are_delivered(backend, started):
     await backend.append("rankings", 0, [b"r"] * 3)
     await backend.append("judgments", 0, [b"j"] * 3)
     batches = await read(started, [J0], 3)
@@ -87,7 +85,7 @@ async def test_only_what_is_asked_for_is_delivered(backend, started):
     assert {batch.log for batch in batches} == {"rankings"}
 
 
-async def test_a_seek_goes_back_and_forth(backend, started):
+async def test_a_seek_may_go_backward_and_forward(backend, started):
     await backend.append("rankings", 0, [b"%d" % n for n in range(10)])
     await read(started, [R0], 10)
     started.seek(R0, 4)
@@ -96,7 +94,7 @@ async def test_a_seek_goes_back_and_forth(backend, started):
     assert values(await read(started, [R0], 1), *R0) == [b"9"]
 
 
-async def test_a_poll_keeps_to_max_records_over_all_partitions(backend, started):
+async def test_a_poll_returns_at_most_max_records_over_all_partitions(backend, started):
     await backend.append("rankings", 0, [b"r"] * 10)
     await backend.append("judgments", 0, [b"j"] * 10)
     batches = []
@@ -108,7 +106,7 @@ async def test_a_poll_keeps_to_max_records_over_all_partitions(backend, started)
     assert len(values(batches, *R0)) == len(values(batches, *J0)) == 10
 
 
-async def test_a_poll_without_news_ends_after_its_timeout(started):
+async def test_a_poll_without_records_ends_after_its_timeout(started):
     assert await started.poll([R0], max_records=1, timeout_ms=1) == []
     assert await started.poll([R0], max_records=1, timeout_ms=0) == []
     assert await started.poll([], max_records=1, timeout_ms=1) == []
@@ -168,7 +166,7 @@ async def test_the_known_end_is_that_of_the_last_fetch(backend, started):
     assert started.known_end(("rankings", 7)) is None
 
 
-async def test_an_expired_position_is_told_and_not_skipped(backend, started):
+async def test_an_expired_position_raises_and_is_not_skipped(backend, started):
     await backend.append("rankings", 0, [b"%d" % n for n in range(5)])
     await backend.expire("rankings", 0, 3)
     with pytest.raises(SourceUnusable, match="not in its log"):
@@ -177,7 +175,7 @@ async def test_an_expired_position_is_told_and_not_skipped(backend, started):
     assert values(await read(started, [R0], 2), *R0) == [b"3", b"4"]
 
 
-async def test_offsets_that_hold_no_record_are_passed_over(backend, started):
+async def test_offsets_without_a_record_are_skipped(backend, started):
     await backend.append("rankings", 0, [b"a"])
     await backend.gap("rankings", 0)
     await backend.append("rankings", 0, [b"b"])
@@ -208,9 +206,7 @@ async def test_a_heartbeat_is_a_record_without_key_and_value_on_that_partition(t
     await source.stop()
 
 
-async def test_a_heartbeat_that_is_stamped_too_far_ahead_is_refused_and_another_is_not(
-    backend, started
-):
+async def test_a_heartbeat_too_far_ahead_of_the_broker_is_refused(backend, started):
     await backend.bound_timestamps(3_600_000)
     hour_ahead_ms = time.time_ns() // 1_000_000 + 3_600_000
     async with patience():
@@ -221,7 +217,7 @@ async def test_a_heartbeat_that_is_stamped_too_far_ahead_is_refused_and_another_
     assert (await started.end([R0]))[R0] == end + 1
 
 
-async def test_the_broker_shows_its_clock_and_no_reader_of_checkpoints_sees_how(backend, started):
+async def test_the_broker_clock_is_read_without_a_trace_in_checkpoints(backend, started):
     sink = backend.sink()
     await sink.start()
     record = OutputRecord(b"0+fingerprint", b"checkpoint")
@@ -233,9 +229,7 @@ async def test_the_broker_shows_its_clock_and_no_reader_of_checkpoints_sees_how(
     await sink.stop()
 
 
-async def test_a_broker_whose_topics_have_the_times_of_producers_does_not_show_its_clock(
-    backend, started
-):
+async def test_the_broker_clock_is_unknown_if_topics_have_producer_timestamps(backend, started):
     await backend.hide_clock()
     async with patience():
         while await started.broker_time_ms() is not None:
@@ -243,7 +237,7 @@ async def test_a_broker_whose_topics_have_the_times_of_producers_does_not_show_i
     assert await started.checkpoints([0]) == {0: {}}
 
 
-async def test_what_is_committed_is_there_for_the_next_member(backend, started):
+async def test_committed_offsets_are_read_by_the_next_member(backend, started):
     assert await started.committed([R0, J0]) == {}
     assert await started.commit({R0: Committed(5, "x y"), J0: Committed(7, "")})
     await started.stop()
@@ -275,7 +269,7 @@ async def test_a_single_record_is_read_by_its_offset_or_is_not_there(backend, st
     assert await started.records_at([]) == {}
 
 
-async def test_nothing_is_known_of_a_single_record_that_is_skipped(backend, started):
+async def test_a_skipped_single_record_is_unknown(backend, started):
     await backend.append("rankings", 0, [b"a", b"b", b"c"])
     started.skip(R0, [(1, 1)])
     found = await started.records_at([(R0, 0), (R0, 1)])
@@ -283,7 +277,7 @@ async def test_nothing_is_known_of_a_single_record_that_is_skipped(backend, star
     assert found[R0, 1] is None
 
 
-async def test_a_topic_that_was_made_anew_has_another_id(backend, started):
+async def test_a_recreated_topic_has_another_id(backend, started):
     before = await started.topic_ids()
     assert before == await started.topic_ids()
     assert len(set(before.values())) == len(before) == 2
@@ -297,7 +291,7 @@ async def test_a_topic_that_was_made_anew_has_another_id(backend, started):
     await again.stop()
 
 
-async def test_partitions_that_were_added_are_noticed_when_ids_are_asked_for(backend, started):
+async def test_added_partitions_are_noticed_when_ids_are_read(backend, started):
     await backend.grow("judgments", 3)
 
     async def asked_for_a_while():
@@ -309,7 +303,7 @@ async def test_partitions_that_were_added_are_noticed_when_ids_are_asked_for(bac
         await asked_for_a_while()
 
 
-async def test_a_commit_of_somebody_elses_partition_is_refused(two_tasks):
+async def test_a_commit_for_a_partition_of_another_member_is_refused(two_tasks):
     first, second = await two_members(two_tasks)
     (lost,) = {0, 1} - first.assignment.tasks
     assert not await first.commit({("rankings", lost): Committed(1, "")})
@@ -367,7 +361,7 @@ async def test_a_second_member_takes_its_share_and_gives_it_back(two_tasks):
     await first.stop()
 
 
-async def test_the_owner_is_asked_to_let_go_and_may_commit_until_it_does(two_tasks):
+async def test_the_owner_is_asked_to_release_a_task_and_may_commit_until_it_does(two_tasks):
     first, second = two_tasks.source(), two_tasks.source()
     await first.start()
     await owned(first, {0, 1})
@@ -400,7 +394,7 @@ async def test_a_waiting_poll_returns_when_a_handover_begins(two_tasks):
     await second.stop()
 
 
-async def test_an_owner_that_never_lets_go_does_not_hold_the_group_up(two_tasks):
+async def test_an_owner_that_never_releases_a_task_does_not_block_the_group(two_tasks):
     stuck, second = (two_tasks.source(release_timeout_ms=500) for _ in "12")
     await stuck.start()
     await owned(stuck, {0, 1})
@@ -412,7 +406,7 @@ async def test_an_owner_that_never_lets_go_does_not_hold_the_group_up(two_tasks)
     await stuck.stop()
 
 
-async def test_a_retained_task_goes_on_where_it_was_read_to(two_tasks):
+async def test_a_retained_task_continues_at_its_position(two_tasks):
     for task in (0, 1):
         await two_tasks.append("rankings", task, [b"%d" % n for n in range(10)])
     first, second = two_tasks.source(), two_tasks.source()
@@ -436,7 +430,7 @@ async def test_a_retained_task_goes_on_where_it_was_read_to(two_tasks):
     await second.stop()
 
 
-async def test_a_task_that_comes_back_waits_for_a_seek(two_tasks):
+async def test_a_task_that_is_assigned_again_requires_a_seek(two_tasks):
     for task in (0, 1):
         await two_tasks.append("rankings", task, [b"r"] * 3)
     first, second = await two_members(two_tasks)
@@ -449,7 +443,7 @@ async def test_a_task_that_comes_back_waits_for_a_seek(two_tasks):
     await first.stop()
 
 
-async def test_more_members_than_tasks_leave_one_without(backend):
+async def test_with_more_members_than_tasks_one_has_none(backend):
     first, second = backend.source(), backend.source()
     await first.start()
     await owned(first, {0})
@@ -459,7 +453,7 @@ async def test_more_members_than_tasks_leave_one_without(backend):
     await second.stop()
 
 
-async def test_unequal_partition_counts_are_refused_naming_both(make_backend):
+async def test_unequal_partition_counts_are_refused_with_both_counts(make_backend):
     backend = await make_backend(2, 3)
     source = backend.source()
     with pytest.raises(SourceUnusable, match=r"rankings has 2 .*judgments has 3"):
@@ -467,13 +461,13 @@ async def test_unequal_partition_counts_are_refused_naming_both(make_backend):
     await source.stop()
 
 
-async def test_stopping_twice_or_before_starting_is_fine(backend, started):
+async def test_stopping_twice_or_before_the_start_is_allowed(backend, started):
     await started.stop()
     await started.stop()
     await backend.source().stop()
 
 
-async def test_the_latest_whole_checkpoint_comes_back_whatever_its_size(backend, started):
+async def test_the_latest_complete_checkpoint_of_any_size_is_read(backend, started):
     large, small = random.Random(1).randbytes(3_000_000), b"{}"
     sink = backend.sink()
     await sink.start()

@@ -59,7 +59,7 @@ def test_a_new_store_is_empty(store):
     assert all_rows(store) == {table: [] for table in TABLES}
 
 
-def test_values_come_in_the_order_of_the_keys_asked_for(store):
+def test_values_are_in_the_order_of_the_requested_keys(store):
     put(store, "names", (b"a", b"1"), (b"b", b"2"))
     assert store.get("names", [b"b", b"c", b"a", b"b"]) == [b"2", None, b"1", b"2"]
     assert store.get("names", []) == []
@@ -71,7 +71,7 @@ def test_an_empty_value_is_a_value(store):
     assert list(store.rows("queries")) == [(b"a", b"")]
 
 
-def test_rows_come_in_the_order_of_their_bytes(store):
+def test_rows_are_in_the_order_of_their_bytes(store):
     keys = [b"\x00", b"\x00\x00", b"\x00\xff", b"\x7f", b"\x80", b"\xff", b"\xff\xff"]
     put(store, "queries", *((key, b"v" + key) for key in reversed(keys)))
     assert list(store.rows("queries")) == [(key, b"v" + key) for key in keys]
@@ -98,13 +98,13 @@ def test_tables_do_not_share_rows(store):
         (b"c", b"b", []),
     ],
 )
-def test_rows_have_the_first_key_and_not_the_end(store, first, end, found):
+def test_a_range_of_rows_includes_its_first_key_and_not_its_end(store, first, end, found):
     keys = [b"a", b"a1", b"a2", b"b", b"b\xff", b"b\xff\xff", b"c", b"\xff\xff"]
     put(store, "queries", *((key, b"v" + key) for key in keys))
     assert list(store.rows("queries", first, end)) == [(key, b"v" + key) for key in found]
 
 
-def test_what_is_expected_is_found_as_if_it_was_not(store):
+def test_expected_keys_are_found_like_others(store):
     rows = [(b"%05d" % number, b"%d" % number) for number in range(200)]
     put(store, "queries", *rows)
     keys, other = [key for key, _ in rows] + [b"none"], [b"00007", b"none"]
@@ -118,7 +118,7 @@ def test_what_is_expected_is_found_as_if_it_was_not(store):
     assert store.get("queries", other) == [b"7", None]
 
 
-def test_a_closed_store_expects_nothing(directory):
+def test_expect_on_a_closed_store_does_nothing(directory):
     store = directory.open(0)
     put(store, "queries", (b"a", b"1"))
     store.expect("queries", [b"a"])
@@ -132,7 +132,7 @@ def test_a_closed_store_expects_nothing(directory):
 # Writing
 
 
-def test_nothing_is_there_before_the_batch_is_written(store):
+def test_changes_are_invisible_before_the_batch_is_written(store):
     batch = store.batch()
     batch.put("names", [(b"a", b"1")])
     assert store.get("names", [b"a"]) == [None]
@@ -140,7 +140,7 @@ def test_nothing_is_there_before_the_batch_is_written(store):
     assert store.get("names", [b"a"]) == [b"1"]
 
 
-def test_changes_of_a_batch_count_in_their_order(store):
+def test_changes_of_a_batch_apply_in_their_order(store):
     batch = store.batch()
     batch.put("names", [(b"a", b"1"), (b"b", b"1"), (b"c", b"1"), (b"d", b"1")])
     batch.put("names", [(b"a", b"2"), (b"b", None)])
@@ -150,7 +150,7 @@ def test_changes_of_a_batch_count_in_their_order(store):
     assert list(store.rows("names")) == [(b"a", b"2"), (b"b", b"3"), (b"d", b"3")]
 
 
-def test_a_range_has_its_first_key_and_not_its_end(store):
+def test_a_deleted_range_includes_its_first_key_and_not_its_end(store):
     put(store, "runs", *((key, b"") for key in (b"a", b"b", b"b\x00", b"c", b"c\x00")))
     batch = store.batch()
     batch.delete_range("runs", b"b", b"c")
@@ -159,12 +159,12 @@ def test_a_range_has_its_first_key_and_not_its_end(store):
     assert [key for key, _ in store.rows("runs")] == [b"a", b"c", b"c\x00"]
 
 
-def test_deleting_what_is_not_there_does_nothing(store):
+def test_deleting_missing_rows_does_nothing(store):
     put(store, "names", (b"a", None))
     assert list(store.rows("names")) == []
 
 
-def test_a_batch_goes_into_all_of_its_tables_or_into_none(directory):
+def test_a_batch_is_written_to_all_of_its_tables_or_to_none(directory):
     store = directory.open(0)
     batch = store.batch()
     for table in TABLES:
@@ -190,7 +190,7 @@ def test_large_values_and_many_rows(directory):
     store.close()
 
 
-def test_what_is_let_go_takes_nothing_else_with_it(store):
+def test_discard_before_deletes_only_earlier_rows_of_the_table(store):
     rows = [(b"a", b"1"), (b"b", b"2"), (b"b\x00", b"3")]
     put(store, "queries", *rows)
     put(store, "names", *rows)
@@ -205,7 +205,7 @@ def test_what_is_let_go_takes_nothing_else_with_it(store):
 # Opening and closing
 
 
-def test_what_was_written_stays(directory):
+def test_written_rows_persist(directory):
     store = directory.open(3)
     put(store, "meta", (b"head", b"1"))
     store.close()
@@ -218,7 +218,7 @@ def test_what_was_written_stays(directory):
     third.close()
 
 
-def test_another_process_finds_what_was_written(make_directory):
+def test_another_process_reads_written_rows(make_directory):
     first = make_directory()
     first.hold()
     store = first.open(0)
@@ -242,7 +242,7 @@ def test_each_task_has_a_store_of_its_own(directory):
         store.close()
 
 
-def test_closing_twice_is_closing_once(directory):
+def test_closing_twice_is_allowed(directory):
     store = directory.open(0)
     store.close()
     store.close()
@@ -257,14 +257,14 @@ def test_closing_twice_is_closing_once(directory):
         lambda store: store.batch(),
     ],
 )
-def test_a_closed_store_says_so(directory, use):
+def test_calls_of_a_closed_store_raise(directory, use):
     store = directory.open(0)
     store.close()
     with pytest.raises(StateUnusable, match="was closed"):
         use(store)
 
 
-def test_a_batch_that_was_never_written_does_not_hold_the_store_open(directory):
+def test_an_unwritten_batch_does_not_keep_the_store_open(directory):
     store = directory.open(0)
     batch = store.batch()
     batch.put("meta", [(b"head", b"1")])
@@ -277,7 +277,7 @@ def test_a_batch_that_was_never_written_does_not_hold_the_store_open(directory):
 # The directory
 
 
-def test_a_directory_is_held_by_one(make_directory):
+def test_a_directory_is_held_by_one_process(make_directory):
     first, second = make_directory(), make_directory()
     first.hold()
     with pytest.raises(StateInUse, match="in use"):
@@ -287,7 +287,7 @@ def test_a_directory_is_held_by_one(make_directory):
     second.release()
 
 
-def test_letting_go_twice_is_letting_go_once(make_directory):
+def test_releasing_twice_is_allowed(make_directory):
     directory = make_directory()
     directory.hold()
     directory.release()
@@ -296,7 +296,7 @@ def test_letting_go_twice_is_letting_go_once(make_directory):
     directory.release()
 
 
-def test_a_store_that_is_quarantined_leaves_an_empty_one(directory):
+def test_after_quarantine_the_store_is_empty(directory):
     for value in (b"first", b"second"):  # the second takes the place of the first
         store = directory.open(2)
         assert store.get("meta", [b"head"]) == [None]
@@ -308,7 +308,7 @@ def test_a_store_that_is_quarantined_leaves_an_empty_one(directory):
     other.close()
 
 
-def test_what_is_not_there_cannot_be_quarantined(directory):
+def test_a_missing_store_cannot_be_quarantined(directory):
     with pytest.raises(StateUnusable, match="quarantine"):
         directory.quarantine(7)
 
@@ -360,7 +360,7 @@ def changed(model: Model, changes) -> Model:
 
 @settings(max_examples=examples(60))
 @given(acts=acts, prefixes=st.lists(keys, max_size=5).map(sorted))
-def test_any_acts_leave_what_they_would_leave_in_a_dict(tmp_path_factory, acts, prefixes):
+def test_any_sequence_of_acts_equals_that_on_a_dict(tmp_path_factory, acts, prefixes):
     path = tmp_path_factory.mktemp("state")
     for directory in (MemoryStateDirectory(), RocksStateDirectory(path)):
         directory.hold()

@@ -39,7 +39,7 @@ def test_tallies_merge_in_any_order_and_grouping(a, b, c):
     assert without_zeros(one) == without_zeros(other)
 
 
-def test_a_tally_adds_in_place():
+def test_add_to_adds_to_a_given_tally_in_place():
     total = {("a",): 1}
     assert add_tally(total, {("a",): 2, ("b",): 3}) is total
     assert total == {("a",): 3, ("b",): 3}
@@ -59,7 +59,7 @@ def test_sums_do_not_depend_on_the_order(some, random):
 
 
 @given(parts, parts)
-def test_sums_of_parts_are_the_sum_and_come_apart_again(some, others):
+def test_added_parts_equal_the_whole_and_can_be_subtracted(some, others):
     whole, part = summed(some + others), summed(others)
     merged = summed(some)
     merged.add(part.queries, part.units)
@@ -95,7 +95,7 @@ def tally_of(totals):
     return dict(GroupedTally(groups))
 
 
-def test_a_stratum_is_ranker_major_and_strata_add_up_by_ranker():
+def test_totals_of_strata_are_ranker_major_and_sum_by_ranker():
     totals = Totals(["mrr", "map"])
     totals.of(PAIR).running.add(2, [1, 2, 3, 4])
     totals.of(ALONE).running.add(3, [10, 20])
@@ -113,7 +113,7 @@ def test_a_stratum_is_ranker_major_and_strata_add_up_by_ranker():
     }
 
 
-def test_settled_queries_and_squares_are_told_apart_from_running_ones():
+def test_settled_queries_and_squares_are_separate_from_running_ones():
     totals = Totals(["mrr"])
     one = totals.of(ALONE)
     one.settled.add(2, [7])
@@ -128,7 +128,7 @@ def test_settled_queries_and_squares_are_told_apart_from_running_ones():
     assert totals.groups()[1] == {"yes": 3, "silent": 0, "no": 14}
 
 
-def test_a_new_stratum_is_there_at_zero():
+def test_a_new_stratum_starts_at_zero():
     totals = Totals(["mrr"])
     assert totals.of(ALONE) is totals.of(ALONE)
     assert tally_of(totals)["settled", "m", "v", "served", "mrr", "square_units"] == 0
@@ -154,7 +154,7 @@ def test_totals_exceed_64_bits():
     assert tally["running", "m", "v", "served", "mrr", "queries"] == many + 2
 
 
-def test_windows_exceed_64_bits_too():
+def test_window_sums_exceed_64_bits():
     windows = Windows(("mrr",), 200, 1_000)
     for _ in range(3):
         windows.add(0, ALONE, [1 << 63, 1 << 23])
@@ -163,7 +163,7 @@ def test_windows_exceed_64_bits_too():
     ]
 
 
-def test_windows_add_up_in_any_order_and_come_out_earliest_first():
+def test_windows_sum_in_any_order_and_are_returned_earliest_first():
     random = Random(6)
     adds = [(200 * random.randrange(5), random.choice((PAIR, ALONE)), i) for i in range(40)]
     found = []
@@ -184,7 +184,7 @@ def test_windows_add_up_in_any_order_and_come_out_earliest_first():
 # Delays
 
 
-def test_delays_fall_into_the_bucket_whose_upper_bound_they_do_not_pass():
+def test_delay_buckets_include_their_upper_bound():
     delays = DelayHistogram()
     bounds_ms = [1_000 * bound for bound in DELAY_BOUNDS_SECONDS]
     for bound_ms in bounds_ms:

@@ -102,7 +102,7 @@ def test_scores_that_differ_in_one_bit_keep_their_order_in_long_lists(n):
 
 
 @pytest.mark.slow(alone=False)
-def test_lists_of_all_lengths_in_one_batch_do_not_disturb_each_other():
+def test_lists_of_different_lengths_in_one_batch_are_independent():
     random = Random(8)
     records, expected = [], []
     for i in range(400):
@@ -141,7 +141,7 @@ def test_a_batch_without_rankings_or_candidates_has_no_ranks():
 # Judgments and ranks together
 
 
-def test_lists_of_a_span_lie_one_after_the_other():
+def test_lists_of_a_span_are_contiguous():
     starts = span_list_starts(np.array([100, 7]), np.array([2, 3]), np.array([4, 0]))
     assert starts.tolist() == [100, 104, 7, 7, 7]
 
@@ -182,7 +182,7 @@ def expected_lists(codes, ranks, grades):
     return sorted((rank_of.get(code, NEVER_RANKED), -grade) for code, grade in grades.items())
 
 
-def test_every_judged_candidate_finds_its_rank_in_every_list():
+def test_judged_candidates_get_their_rank_in_every_list():
     random = Random(9)
     queries = []
     for _ in range(300):
@@ -216,7 +216,7 @@ def test_every_judged_candidate_finds_its_rank_in_every_list():
     assert sorted(seen) == list(range(len(queries)))
 
 
-def test_what_was_never_ranked_has_a_rank_past_all_others():
+def test_unranked_candidates_come_after_all_ranked_ones():
     ((members, lists),) = brought_together([([4, 5], [[2, 1]], {5: 1, 9: 2})])
     assert members.tolist() == [0]
     assert lists.ranks.tolist() == [[1, NEVER_RANKED]]

@@ -40,13 +40,13 @@ def together(learner, groups, size):
 @every_loss
 @pytest.mark.parametrize("scale", ["none", "within_query"])
 @pytest.mark.parametrize("size", first_quick(3, 1, 200))
-def test_all_at_once_is_one_by_one(loss, mode, scale, size):
+def test_batches_learned_together_equal_batches_learned_one_by_one(loss, mode, scale, size):
     learner = Learner(loss=loss, label_mode=mode, scale=scale, learning_rate=0.01, l2=0.01)
     assert together(learner, WITH_SKIPPED, size) == one_by_one(learner, WITH_SKIPPED, size)
 
 
 @pytest.mark.parametrize("most", [1, 100, 1_000])
-def test_how_many_are_padded_together_changes_nothing(monkeypatch, most):
+def test_number_of_batches_padded_together_does_not_change_results(monkeypatch, most):
     learner = Learner(scale="within_query", optimizer="adam")
     expected = together(learner, WITH_SKIPPED, 3)
     monkeypatch.setattr(groups_module, "_MOST_CELLS", most)
@@ -54,7 +54,7 @@ def test_how_many_are_padded_together_changes_nothing(monkeypatch, most):
     assert together(learner, WITH_SKIPPED, 3) == expected
 
 
-def test_no_more_is_padded_together_than_the_limit_says_but_for_one_batch(monkeypatch):
+def test_padded_batches_stay_within_the_cell_limit_unless_a_single_one_exceeds_it(monkeypatch):
     monkeypatch.setattr(groups_module, "_MOST_CELLS", 300)
     for batches in Learner().batches(WITH_SKIPPED, 2):
         n_groups = sum(batch.n_groups for batch in batches)
@@ -69,7 +69,7 @@ def test_every_group_is_in_one_batch_and_skipped_ones_are_counted():
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_what_comes_after_a_broken_group_is_not_learned_from(size):
+def test_groups_after_a_non_finite_group_are_not_learned_from(size):
     learner = Learner(scale="within_query")
     groups = [*WITH_SKIPPED, BROKEN, *random_groups(10, seed=3)]
     state, losses = together(learner, groups, size)
@@ -92,7 +92,7 @@ PINNED = {
 
 
 @every_loss
-def test_the_bits_are_those_of_every_version_before(loss, mode):
+def test_learned_weights_have_the_pinned_bits_of_earlier_versions(loss, mode):
     """Weights records are compared byte by byte with those of an older version."""
     found = hashlib.sha256()
     for optimizer, scale, size in (("sgd", "none", 1), ("adam", "within_query", 3)):

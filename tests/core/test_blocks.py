@@ -49,7 +49,7 @@ def traces(*times_and_differences):
     ]
 
 
-def test_the_first_blocks_are_no_bets():
+def test_warm_up_blocks_are_not_bet_on():
     for n in range(WARM_UP_BLOCKS + 1):
         assert bets_after(*[0.5] * n).gain.evidence() == 1
     assert bets_after(*[0.5] * (WARM_UP_BLOCKS + 1)).gain.evidence() > 1
@@ -72,13 +72,13 @@ def test_a_bet_is_at_most_the_whole_fraction(value, bet):
 
 
 @pytest.mark.parametrize(("value", "bet"), [(0.4, 1), (0.1, 1), (-0.1, -1), (0, 0)])
-def test_without_any_spread_a_bet_is_the_sign(value, bet):
+def test_without_spread_a_bet_is_the_sign_of_the_difference(value, bet):
     assert bets_after(0.1, 0.1, 0.1, value).gain.evidence() == pytest.approx(evidence_of(bet))
 
 
 @settings(max_examples=examples(50))
 @given(st.lists(st.floats(-1, 1), max_size=12))
-def test_many_runs_at_once_are_each_as_if_alone(values):
+def test_runs_computed_together_equal_runs_computed_alone(values):
     many = BlockBets.of_one(2)
     for value in values:
         many = many.after(np.array([value, -value]))
@@ -142,7 +142,7 @@ def test_a_full_sample_keeps_the_smaller_hashes_and_admits_no_others():
     assert len(sample.state()[1]) <= MOST_HASHES * 8
 
 
-def test_whether_a_hash_counts_depends_on_no_order():
+def test_hash_admission_does_not_depend_on_order():
     random = Random(2)
     offered, kept = [random.getrandbits(48) for _ in range(9_000)], []
     for _ in range(2):
@@ -155,7 +155,7 @@ def test_whether_a_hash_counts_depends_on_no_order():
     assert kept[0] == kept[1]
 
 
-def test_hashes_are_those_of_any_machine_and_keep_parts_apart():
+def test_hashes_are_portable_and_distinguish_their_parts():
     assert hash_of(b"t-81") == 0xA758AC0A7764
     assert hash_of(b"ab", b"c") != hash_of(b"a", b"bc")
     assert hash_of(b"") != hash_of()

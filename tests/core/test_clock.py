@@ -36,12 +36,12 @@ def test_a_record_beyond_the_bound_gets_the_bound():
     assert advance(clock, 100, 90, 89, 0, 95) == [100, 90, 90, 90, 95]
 
 
-def test_a_record_is_measured_by_the_clock_before_it_not_by_itself_or_later_ones():
+def test_event_time_is_bounded_by_the_clock_before_the_record():
     clock = LogClock(out_of_orderness_ms=10)
     assert advance(clock, 100, 50, 300, 50) == [100, 90, 300, 290]
 
 
-def test_no_record_moves_no_clock():
+def test_an_empty_batch_does_not_move_the_clock():
     clock = LogClock(out_of_orderness_ms=10)
     assert advance(clock) == []
     assert clock.time_ms is None
@@ -68,13 +68,13 @@ def test_event_times_do_not_depend_on_batches(bound):
         assert clock.time_ms == largest
 
 
-def test_the_watermark_is_the_smaller_clock_less_the_bound():
+def test_the_watermark_is_the_smaller_clock_minus_the_out_of_orderness():
     assert watermark_ms([100, 70], out_of_orderness_ms=30) == 70 - 30
     assert watermark_ms([0, 0], out_of_orderness_ms=300) == -300
 
 
 @pytest.mark.parametrize("clocks", [[None, None], [5, None], [None, 5]])
-def test_there_is_no_watermark_before_both_logs_have_spoken(clocks):
+def test_there_is_no_watermark_before_both_logs_have_a_clock(clocks):
     assert watermark_ms(clocks, out_of_orderness_ms=30) is None
 
 

@@ -82,7 +82,7 @@ def some_missing(rng, numbers, *others):
 @pytest.mark.parametrize("grades_of", GRADES.values(), ids=GRADES)
 @pytest.mark.parametrize("scores_of", SCORES.values(), ids=SCORES)
 @pytest.mark.parametrize("seed", repeated(5, quick=1))
-def test_lists_are_those_of_sorting_each_by_itself(seed, scores_of, grades_of):
+def test_dense_lists_equal_lists_sorted_one_by_one(seed, scores_of, grades_of):
     rng = np.random.default_rng([20261122, seed])
     for width in (1, 2, 3, *rng.integers(1, 67, 4).tolist(), 64, 200):
         shape = (int(rng.integers(1, 5 if width > 100 else 20)), width)
@@ -93,7 +93,7 @@ def test_lists_are_those_of_sorting_each_by_itself(seed, scores_of, grades_of):
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_tie_order_decides_lists_with_ties_and_no_others(seed):
+def test_tie_order_affects_only_lists_with_ties(seed):
     rng = np.random.default_rng([20261123, seed])
     shape = (int(rng.integers(1, 40)), int(rng.integers(2, 65)))
     scores, asked = rng.integers(0, 3 * shape[1], shape) / 7, []

@@ -34,7 +34,7 @@ def decimals(numbers):
     return [Decimal(number) for number in numbers.tolist()]
 
 
-def test_the_examples_hold():
+def test_docstring_examples_are_correct():
     assert doctest.testmod(elementary)[:2] == (0, 4)
 
 
@@ -44,7 +44,7 @@ def test_exp_is_within_three_units_in_the_last_place(width):
     assert units_off(exp(x), [PRECISE.exp(one) for one in decimals(x)]) < 3
 
 
-def test_exp_at_its_ends():
+def test_exp_at_its_limits():
     x = np.array([0.0, -0.0, 709.782712893384, 709.783, np.inf, -745.1, -746.0, -np.inf])
     found = exp(x).tolist()
     assert found[:2] == [1.0, 1.0]
@@ -73,14 +73,14 @@ def test_softplus_and_sigmoid_do_not_overflow():
 
 
 @pytest.mark.parametrize("function", [exp, softplus, sigmoid])
-def test_a_value_does_not_depend_on_its_place(function):
+def test_a_value_does_not_depend_on_its_position(function):
     x = RNG.uniform(-30, 30, 1_000)
     whole = function(x)
     assert [function(x[i : i + 1])[0] for i in range(1_000)] == whole.tolist()
     assert function(x[::-1].reshape(10, 100).T).T.reshape(-1)[::-1].tolist() == whole.tolist()
 
 
-def test_known_bits():
+def test_results_have_the_pinned_bits():
     """The same on every machine, or weights learned there differ from weights learned here."""
     x = np.array([-3.7, 0.1, 1.0, 10.25])
     assert [value.hex() for value in exp(x).tolist()] == [
@@ -97,7 +97,7 @@ def test_known_bits():
     ]
 
 
-def test_a_sum_is_taken_column_by_column():
+def test_column_sum_adds_column_by_column():
     rows = np.array([[1e16, 1.0, -1e16, 1.0]])
     assert column_sum(rows).tolist() == [((1e16 + 1.0) - 1e16) + 1.0] == [1.0]
     many = RNG.normal(size=(5, 300)) * 10.0 ** RNG.integers(-9, 9, (5, 300))
@@ -112,7 +112,7 @@ def test_a_sum_is_taken_column_by_column():
     assert column_sum(np.zeros((2, 0))).tolist() == [0.0, 0.0]
 
 
-def test_a_few_logarithms_are_those_of_many():
+def test_log_does_not_depend_on_array_size():
     numbers = np.concatenate(
         [[1.0, 2.0, 0.5, 5e-300], np.random.default_rng(4).exponential(3, 500)]
     )

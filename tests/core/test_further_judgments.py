@@ -67,7 +67,7 @@ def together_and_apart(*judgments: tuple[Any, dict[str, Any]]) -> list[list[Any]
     return ways
 
 
-def test_candidates_stand_in_order_of_first_application(tell):
+def test_grades_are_in_order_of_first_application(tell):
     for way in together_and_apart(
         ({"c": 1, "a": 0}, {"at": 1}),
         ({"b": 2, "a": 3}, {"at": 2}),
@@ -79,7 +79,7 @@ def test_candidates_stand_in_order_of_first_application(tell):
         assert shares(task) == {"applied": 3}
 
 
-def test_by_candidate_the_later_timestamp_wins_whatever_the_order_of_arrival(tell):
+def test_the_later_timestamp_wins_per_candidate_in_any_arrival_order(tell):
     for way in together_and_apart(
         ({"a": 1, "b": 1}, {"at": 5}),
         ({"a": 2, "c": 2}, {"at": 9}),
@@ -94,7 +94,7 @@ def test_with_equal_timestamps_the_later_offset_wins(tell):
         assert the_same(tell(*way)) == (4, [("a", 3), ("b", 0)])
 
 
-def test_each_judgment_that_was_applied_is_known_again_by_its_id(tell):
+def test_every_applied_judgment_is_recognised_by_its_id(tell):
     new = [({"a": i}, {"at": i, "name": f"j{i}"}) for i in range(3)]
     for way in together_and_apart(*new):
         task = tell(*way, new, [({"a": 9}, {"at": 9, "name": f"j{i}"}) for i in range(3)])
@@ -103,7 +103,7 @@ def test_each_judgment_that_was_applied_is_known_again_by_its_id(tell):
         assert {reason for _, _, reason in task.reasons} == {"conflicting"}
 
 
-def test_without_an_id_it_is_known_again_by_its_bytes(tell):
+def test_an_applied_judgment_without_an_id_is_recognised_by_its_bytes(tell):
     new = [({"a": i}, {"at": i}) for i in range(3)]
     for way in together_and_apart(*new):
         task = tell(*way, new, [({"a": 2}, {"at": 9, "name": "j"})])
@@ -111,25 +111,25 @@ def test_without_an_id_it_is_known_again_by_its_bytes(tell):
         assert shares(task) == {"applied": 4, "duplicate": 3}
 
 
-def test_the_only_judgment_without_an_id_is_known_again(tell):
+def test_a_single_judgment_without_an_id_is_recognised(tell):
     task = tell([({"a": 1}, {"at": 1})], [({"a": 1}, {"at": 2})])
     assert shares(task) == {"applied": 1, "duplicate": 1}
 
 
-def test_one_without_an_id_does_not_match_one_with_other_bytes(tell):
+def test_judgments_without_an_id_and_with_other_bytes_do_not_match(tell):
     task = tell([({"a": 1}, {"at": 1, "name": "j"})], [({"b": 1}, {"at": 2})])
     task.judge(*said([({"b": 1}, {"at": 3, "name": "j"})], task.count("queries", "started")))
     assert shares(task) == {"applied": 2, "conflicting": 1}
 
 
-def test_of_one_id_in_a_batch_the_first_in_the_log_is_applied_however_odd_it_is(tell):
+def test_the_first_judgment_of_an_id_in_a_batch_is_applied_on_the_slow_path_too(tell):
     odd, ordinary = ({"b": None}, {"at": 2, "name": "j"}), ({"b": 1}, {"at": 2, "name": "j"})
     task = tell([({"b": 2, "c": 1}, {"at": 1})], [odd, ordinary])
     assert the_same(task) == (2, [("c", 1)])
     assert shares(task) == {"applied": 2, "conflicting": 1}
 
 
-def test_where_an_odd_one_comes_first_those_after_it_wait_for_their_turn():
+def test_judgments_after_a_slow_path_judgment_are_applied_in_order():
     task = Task("mrr")
     task.rank(*(ranking("a b", trace=f"t{i}") for i in range(CROWD)))
     first = {True: {"b": None, "a": 1}, False: {"b": 3}}
@@ -150,7 +150,7 @@ def test_a_duplicate_between_two_new_ones_changes_nothing(tell):
     assert the_same(tell([again], new)) == (3, [("a", 1), ("b", 2), ("c", 3)])
 
 
-def test_a_withdrawal_at_any_turn_and_judgments_after_it(tell):
+def test_a_withdrawal_at_any_position_and_later_judgments(tell):
     before = [({"a": 1, "b": 1}, {"at": 1}), ({"b": 2, "c": 1}, {"at": 2})]
     for way in together_and_apart(
         *before, ({"a": None, "b": None}, {"at": 3}), ({"b": 3}, {"at": 2})
@@ -160,7 +160,7 @@ def test_a_withdrawal_at_any_turn_and_judgments_after_it(tell):
         assert shares(task) == {"applied": 5}
 
 
-def test_past_any_number_of_judgments_all_of_them_are_known(tell):
+def test_all_of_many_applied_judgments_are_recognised(tell):
     many = [({"a": i, f"c{i}": 1}, {"at": i, "name": f"j{i}"}) for i in range(80)]
     task = tell(many[:2], *([one] for one in many[2:70]), many[70:], many)
     revision, grades = the_same(task)
@@ -178,7 +178,7 @@ def test_past_any_number_of_judgments_all_of_them_are_known(tell):
         ((50, 100, 101, 102), {"a": 1, "b": 1}),
     ],
 )
-def test_settled_are_the_grades_by_maturity_and_running_are_all(tell, ages, settled):
+def test_settled_grades_end_at_maturity_and_running_grades_have_all_judgments(tell, ages, settled):
     """Judgment i, from 0, gives i to a, and 1 to b after the first one."""
     judgments = [({"a": i} | ({"b": 1} if i else {}), {"at": at}) for i, at in enumerate(ages)]
     for way in together_and_apart(*judgments):
@@ -188,7 +188,7 @@ def test_settled_are_the_grades_by_maturity_and_running_are_all(tell, ages, sett
         assert the_same(task) == (len(ages), [("a", len(ages) - 1), ("b", 1)])
 
 
-def test_one_in_time_by_event_time_after_one_that_is_not(tell):
+def test_a_judgment_in_time_read_after_one_past_maturity_settles(tell):
     task = tell(
         [({"a": 1}, {"at": 90})],
         [({"a": 2, "b": 1}, {"at": 105})],
@@ -201,7 +201,7 @@ def test_one_in_time_by_event_time_after_one_that_is_not(tell):
     assert the_same(task) == (4, [("a", 2), ("b", 1), ("c", 1), ("d", 1)])
 
 
-def test_after_settling_judgments_change_the_running_grades_alone(tell):
+def test_judgments_after_settling_change_only_the_running_grades(tell):
     task = tell([({"a": 1}, {"at": 50})])
     n = task.count("queries", "started")
     task.beat(200)
@@ -216,7 +216,7 @@ def test_after_settling_judgments_change_the_running_grades_alone(tell):
 
 
 @pytest.mark.parametrize("n", [1, CROWD])
-def test_judgments_that_waited_come_before_those_of_the_batch(n):
+def test_early_judgments_are_applied_before_those_of_the_batch(n):
     early = said([({"a": 1}, {"at": 5}), ({"b": 1}, {"at": 5})], n)
     for n_waiting in (n, 2 * n):
         task = Task("mrr")
@@ -230,7 +230,7 @@ def test_judgments_that_waited_come_before_those_of_the_batch(n):
         assert shares(task) == {"applied": 4, "duplicate": 1}
 
 
-def test_a_first_and_a_further_judgment_in_one_batch_are_told_apart():
+def test_one_batch_may_hold_first_and_further_judgments():
     task = Task("mrr")
     task.rank(*(ranking("a b", trace=f"t{i}") for i in range(CROWD)))
     task.judge(*said([({"a": 1, "b": 1}, {"at": 1})], CROWD // 2))
@@ -240,7 +240,7 @@ def test_a_first_and_a_further_judgment_in_one_batch_are_told_apart():
     assert [task.last(trace).revision for trace in found] == [2, 1]
 
 
-def test_a_new_query_knows_nothing_of_the_one_whose_place_it_takes():
+def test_a_query_in_a_reused_row_has_no_judgments_of_the_former_query():
     task = Task("mrr")
     for start in (0, 5_000):
         task.rank(*(ranking("a b", trace=f"t{i}", at=start) for i in range(CROWD)))

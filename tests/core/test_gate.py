@@ -35,7 +35,7 @@ few_units = st.lists(units, max_size=6)
 
 
 @pytest.mark.parametrize("module", [e_process, gate])
-def test_examples_in_docstrings_are_true(module):
+def test_docstring_examples_are_correct(module):
     assert doctest.testmod(module).failed == 0
 
 
@@ -60,7 +60,7 @@ def experiment_after(*observations, rules, start_ms=0):
 
 @settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 1 << 64), st.integers(0, 40), st.sampled_from([0, 300]))
-def test_many_traces_at_once_are_decided_as_one_after_the_other(seed, min_traces, min_age_ms):
+def test_traces_decided_together_equal_traces_decided_one_by_one(seed, min_traces, min_age_ms):
     random = Random(seed)
     rules = GateRules("m", {"n": 0.1}, block_ms=14, min_traces=min_traces, min_age_ms=min_age_ms)
     lean = random.choice((-ONE // 2, 0, ONE // 3))
@@ -86,7 +86,7 @@ def test_many_traces_at_once_are_decided_as_one_after_the_other(seed, min_traces
     assert decided(start, traces, rules) == (experiment, found)
 
 
-def test_wealth_is_the_product_of_what_each_difference_makes_of_it():
+def test_wealth_is_the_product_of_the_factors_of_all_differences():
     differences = [1, -0.5, 0.25]
     products = [
         (1 + fraction) * (1 - 0.5 * fraction) * (1 + 0.25 * fraction) for fraction in FRACTIONS
@@ -116,7 +116,7 @@ def test_wealth_stays_positive_and_finite(differences):
 
 @settings(max_examples=examples(100))
 @given(st.lists(st.floats(-1, 1), max_size=20))
-def test_many_runs_at_once_are_each_as_if_alone(differences):
+def test_runs_computed_together_equal_runs_computed_alone(differences):
     many = Wealth.of_one(3)
     for difference in differences:
         many = many.after(np.array([difference, -difference, 0.0]))
@@ -136,7 +136,7 @@ def after_a_billion(difference):
 
 
 @pytest.mark.parametrize(("difference", "factor"), [(1, 1.8), (-1, 0.2)])
-def test_a_billion_wins_or_losses_overflow_nothing(difference, factor):
+def test_a_billion_wins_or_losses_do_not_overflow(difference, factor):
     wealth = after_a_billion(difference)
     bits = int(wealth.exponents[-1])
     assert bits == pytest.approx(2**30 * log2(factor), rel=1e-6)
@@ -168,7 +168,7 @@ def test_the_order_of_queries_within_a_trace_does_not_matter(differences, random
 
 @settings(max_examples=examples(100))
 @given(st.lists(st.tuples(units, st.floats(0, 1)), min_size=1, max_size=6), st.randoms())
-def test_nor_with_weights(pairs, random):
+def test_the_order_of_weighted_queries_within_a_trace_does_not_matter(pairs, random):
     def of(some):
         values, weights = ([pair[part] for pair in some] for part in (0, 1))
         return trace_observation(7, {"m": values}, {"m": weights}).differences["m"]
@@ -180,7 +180,7 @@ def test_nor_with_weights(pairs, random):
     assert abs(of(pairs).weight - whole) <= Fraction(1, 2)
 
 
-def test_queries_of_a_trace_are_averaged_before_anything_is_bet():
+def test_queries_of_a_trace_are_averaged_before_a_bet():
     trace = trace_observation(0, {"m": [ONE, ONE, -ONE, 0]})
     together = decided(Experiment(0, 0), [trace], GateRules("m"))[0]
     assert together.block == together.day == OpenBlock(0, 1, ONE // 4)
@@ -192,7 +192,7 @@ def test_half_units_are_rounded_to_even():
     assert trace_observation(0, {"m": [3, 0]}).differences["m"] == Difference(2, ONE)
 
 
-def test_a_measure_that_no_query_has_is_no_difference():
+def test_a_measure_without_values_has_no_difference():
     rules = GateRules("m", {"other": 0.0})
     observation = trace_observation(5, {"m": [], "other": [ONE]})
     assert observation == Observation(5, 1, {"other": Difference(ONE, ONE)})
@@ -201,7 +201,7 @@ def test_a_measure_that_no_query_has_is_no_difference():
     assert experiment.sums == {"other": Difference(ONE, ONE)}
 
 
-def test_a_trace_without_weight_is_no_bet():
+def test_a_trace_without_weight_is_not_bet_on():
     rules = GateRules("m")
     experiment = experiment_after(
         trace_observation(5, {"m": [ONE, -ONE]}, {"m": [0.0, 0.0]}), rules=rules
@@ -211,7 +211,7 @@ def test_a_trace_without_weight_is_no_bet():
     assert experiment.sums["m"].mean is None
 
 
-def test_weights_make_differences_smaller_and_leave_means_what_they_are():
+def test_weights_shrink_differences_and_keep_means():
     rules = GateRules("m", {"other": 1 / 64}, **LOOSE)
     some = {"m": [ONE, ONE], "other": [-ONE // 32, -ONE // 32]}
     experiment = experiment_after(
@@ -234,7 +234,7 @@ def wins(n, *, by=1.0, apart_ms=1, **others):
     return [Observation(i * apart_ms, 1, differences) for i in range(1, n + 1)]
 
 
-def test_a_candidate_that_wins_is_promoted_at_one_over_alpha():
+def test_a_winning_challenger_is_promoted_at_evidence_one_over_alpha():
     # n equal wins have no spread, so each bet after the first three is won whole:
     # the mean over the fractions of (1 + fraction)^(n - 3)
     rules = GateRules("m", alpha=0.01, **LOOSE)
@@ -246,7 +246,7 @@ def test_a_candidate_that_wins_is_promoted_at_one_over_alpha():
     assert [before.evidence_for, then.evidence_for] == pytest.approx(evidence)
 
 
-def test_evidence_of_exactly_one_over_alpha_is_enough():
+def test_evidence_of_exactly_one_over_alpha_promotes():
     evidence = {
         n: verdict(experiment_after(*wins(n), rules=ROUGH), ROUGH).evidence_for for n in range(20)
     }
@@ -258,7 +258,7 @@ def test_evidence_of_exactly_one_over_alpha_is_enough():
         assert verdict(experiment_after(*wins(n, by=-1.0), rules=rules), rules).status == "rejected"
 
 
-def test_a_candidate_that_loses_is_rejected_by_the_mirrored_bets_whatever_its_age():
+def test_a_losing_challenger_is_rejected_by_the_mirrored_bets_at_any_age():
     rules = GateRules("m", alpha=0.01, block_ms=1, min_traces=1_000, min_age_ms=DAY_MS)
     before, then = (
         verdict(experiment_after(*wins(n, by=-1.0), rules=rules), rules) for n in (13, 14)
@@ -277,7 +277,7 @@ def test_a_candidate_that_loses_is_rejected_by_the_mirrored_bets_whatever_its_ag
         (GateRules("m", block_ms=1, min_traces=31, min_age_ms=DAY_MS), ("traces", "age", "days")),
     ],
 )
-def test_sample_and_age_are_needed_too(rules, lacking):
+def test_promotion_also_needs_sample_and_age(rules, lacking):
     experiment = experiment_after(*wins(30, apart_ms=1_000), rules=rules)
     assert verdict(experiment, rules).lacking == lacking
     assert (verdict(experiment, rules).status == "promoted") == (not lacking)
@@ -287,7 +287,7 @@ def test_sample_and_age_are_needed_too(rules, lacking):
     ("worse_by", "broken"),
     [(0.0, False), (-0.25, False), (1 / 64, False), (1 / 64 + 1 / ONE, True), (0.5, True)],
 )
-def test_no_other_measure_may_be_worse_by_more_than_its_tolerance(worse_by, broken):
+def test_a_guardrail_beyond_its_tolerance_prevents_promotion(worse_by, broken):
     rules = GateRules("m", {"other": 1 / 64}, **LOOSE)
     experiment = experiment_after(*wins(30, other=-worse_by), rules=rules)
     said = verdict(experiment, rules)
@@ -295,13 +295,13 @@ def test_no_other_measure_may_be_worse_by_more_than_its_tolerance(worse_by, brok
     assert said.status == ("undecided" if broken else "promoted")
 
 
-def test_a_guardrail_that_nobody_has_seen_holds_back():
+def test_a_guardrail_without_observations_prevents_promotion():
     rules = GateRules("m", {"b": 1.0, "a": 1.0}, **LOOSE)
     said = verdict(experiment_after(*wins(30), rules=rules), rules)
     assert said.lacking == ("guardrail a", "guardrail b")
 
 
-def test_evidence_that_is_lost_again_counts_no_more():
+def test_evidence_that_was_lost_again_does_not_count():
     rules = GateRules("m", block_ms=1, min_traces=16, min_age_ms=0)
     won = experiment_after(*wins(14), rules=rules)
     assert verdict(won, rules).lacking == ("traces",)
@@ -309,7 +309,7 @@ def test_evidence_that_is_lost_again_counts_no_more():
     assert verdict(lost, rules).lacking == ("evidence", "traces")
 
 
-def test_an_experiment_that_is_undecided_ends_at_its_largest_age():
+def test_an_undecided_experiment_ends_at_max_age():
     rules = GateRules("m", **LOOSE, max_age_ms=100)
     won, equal = (experiment_after(*wins(14, by=by), rules=rules, start_ms=0) for by in (1.0, 0.0))
     for experiment, at_99, at_100 in (
@@ -321,7 +321,7 @@ def test_an_experiment_that_is_undecided_ends_at_its_largest_age():
             assert (found.status, found.reason) == expected
 
 
-def test_age_is_event_time_and_never_runs_back():
+def test_age_is_event_time_and_never_decreases():
     rules = GateRules("m")
     times_ms = [5_000, 90_000, 20_000]
     experiment = experiment_after(
@@ -355,9 +355,7 @@ observations = st.lists(
 )
 @settings(max_examples=examples(100))
 @given(some=observations, data=st.data())
-def test_a_gate_that_is_written_down_and_read_goes_on_with_the_same_bits(
-    there_and_back, some, data
-):
+def test_a_restored_gate_continues_with_the_same_bits(there_and_back, some, data):
     rules = GateRules("m", {"a": 0.0}, block_ms=10**10)
     cut = data.draw(st.integers(0, len(some)))
     before = decided(Experiment(0, 0), some[:cut], rules)[0]
@@ -369,11 +367,11 @@ def test_a_gate_that_is_written_down_and_read_goes_on_with_the_same_bits(
     assert verdict(experiment, rules) == verdict(whole, rules)
 
 
-def test_an_empty_gate_comes_back_too():
+def test_an_empty_gate_is_restored():
     assert Gate.load(json.loads(json.dumps(Gate(None, 3).state()))) == Gate(None, 3)
 
 
-def test_a_state_of_another_making_is_refused():
+def test_a_state_in_another_form_is_refused():
     state = Gate(Experiment(0, 0)).state()
     with pytest.raises(ValueError, match=r"wealth|not enough"):
         Gate.load({**state, "experiment": {**state["experiment"], "gain": [[0.5, 1]]}})
@@ -406,14 +404,14 @@ def rarely_but_much(rng):
 @pytest.mark.slow
 @pytest.mark.parametrize("chance", [fair_coin, rarely_but_much])
 @pytest.mark.parametrize("alpha", [0.05, 0.01])
-def test_what_is_no_better_is_promoted_with_a_chance_of_at_most_alpha(chance, alpha):
+def test_an_equal_challenger_is_promoted_with_probability_at_most_alpha(chance, alpha):
     share = share_promoted(chance, 1_000, alpha, seed=20)
     noise = 3 * np.sqrt(alpha * (1 - alpha) / RUNS)
     assert alpha / 20 < share <= alpha + noise
 
 
 @pytest.mark.slow
-def test_what_is_a_little_better_is_promoted_much_more_often():
+def test_a_slightly_better_challenger_is_promoted_much_more_often():
     """The test above can fail: a mean of 0.1 in place of 0 promotes most."""
     better = share_promoted(lambda rng: fair_coin(rng) * 0.9 + 0.1, 1_000, 0.01, seed=20)
     assert better > 0.3
@@ -422,7 +420,7 @@ def test_what_is_a_little_better_is_promoted_much_more_often():
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", benchmark.PRESETS)
 @pytest.mark.parametrize("world", ["independent", "AR(1) 0.9 between traces"])
-def test_challengers_that_are_no_better_are_promoted_at_most_by_chance(preset, world):
+def test_equal_challengers_in_benchmark_worlds_are_promoted_at_most_by_chance(preset, world):
     """2,000 runs; 1.7 alpha is alpha and three deviations of 2,000 coins of 0.01."""
     rules = benchmark.rules_of(preset)
     n_blocks = min(150, benchmark.n_blocks_of(preset, rules))
@@ -440,7 +438,7 @@ def test_challengers_that_are_no_better_are_promoted_at_most_by_chance(preset, w
         ("cautious", "drift, 5%, correlation of 6 hours"),
     ],
 )
-def test_what_lasts_is_not_mistaken_for_evidence(preset, world):
+def test_lasting_differences_are_not_mistaken_for_evidence(preset, world):
     worlds, rules = {**benchmark.AT_ONCE, **benchmark.SLOW}, benchmark.rules_of(preset)
     n_blocks = min(150, benchmark.n_blocks_of(preset, rules))
     hours = benchmark.promoted_after(worlds[world], rules, 500, n_blocks, seed=7)
@@ -448,7 +446,7 @@ def test_what_lasts_is_not_mistaken_for_evidence(preset, world):
 
 
 @pytest.mark.slow
-def test_those_worlds_deceive_a_gate_without_blocks_sample_and_days():
+def test_worlds_with_lasting_differences_deceive_a_gate_without_safeguards():
     """The tests above can fail."""
     minutes = benchmark.rules_of("standard", block_ms=60_000)
     tried = [
@@ -464,7 +462,7 @@ def test_those_worlds_deceive_a_gate_without_blocks_sample_and_days():
         assert np.isfinite(hours).mean() > 0.08
 
 
-def test_traces_before_the_first_whole_block_count_in_it():
+def test_traces_before_the_first_whole_block_count_in_that_block():
     """A trace at the end of a block, with a difference by chance, and then a true gain."""
     rules = GateRules("m", min_traces=1, min_age_ms=0)
     start_ms = 7_199_000
@@ -502,7 +500,7 @@ def test_traces_before_the_first_whole_block_count_in_it():
     ],
     ids=["age", "traces", "days"],
 )
-def test_the_worlds_are_judged_by_the_rules_of_the_gate(rules):
+def test_benchmark_decisions_equal_those_of_the_gate(rules):
     """Of each run, trace by trace, the decision is that of the benchmark of all runs at once."""
     block_s, n_runs, n_blocks = rules.block_ms // 1_000, 12, 60
     world = benchmark.World(mean=0.04, deviation=0.15, every_s=block_s // 2)

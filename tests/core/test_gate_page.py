@@ -11,7 +11,7 @@ from evaluator.core.promotion.source_weights import SourceRule, SourceWeights
 PAGE = (Path(__file__).parents[2] / "docs" / "gate.md").read_text("utf-8")
 
 
-def test_the_example_gives_what_it_says():
+def test_the_example_has_the_documented_results():
     (block,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     names, said = {}, 0
     for statement in ast.parse(block).body:
@@ -25,7 +25,7 @@ def test_the_example_gives_what_it_says():
     assert said == 2
 
 
-def test_defaults_are_those_of_the_code():
+def test_documented_defaults_equal_those_of_the_code():
     assert tuple(PRESETS) == GATES
     presets = [GateRules("m", **PRESETS[name]) for name in ("standard", "cautious", "quick")]
     for name in ("alpha", "block_ms", "min_traces", "min_age_ms", "max_age_ms", "cool_down_ms"):

@@ -15,7 +15,7 @@ def rows_of(rng, n):
     ]
 
 
-def test_rows_come_back_in_order_also_one_by_one():
+def test_rows_are_read_in_order_together_and_one_by_one():
     rows = rows_of(random.Random(1), 40)
     columns = GradeColumns.of(rows)
     assert list(columns) == rows
@@ -24,7 +24,7 @@ def test_rows_come_back_in_order_also_one_by_one():
     assert [list(row) for row in columns] == [list(row) for row in rows]
 
 
-def test_parts_join_and_rows_are_picked_and_placed():
+def test_columns_are_joined_picked_and_placed():
     rng = random.Random(2)
     parts = [rows_of(rng, n) for n in (3, 0, 5)]
     rows = [row for part in parts for row in part]

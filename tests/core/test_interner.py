@@ -9,7 +9,7 @@ from evaluator.core.columns.interning import DictionaryColumn, Interner, Values
 NAMES = ["a", "a\0", "", "é", "éa", *(f"tool-{n}" for n in range(300))]
 
 
-def test_numbers_of_strings_and_of_column_agree():
+def test_numbers_of_strings_equal_those_of_a_column():
     numbering, dice = Interner(), random.Random(7)
     for _ in range(30):
         names = dice.choices(NAMES, k=dice.randrange(1, 50))
@@ -30,7 +30,7 @@ def test_joined_columns_are_one_column():
     assert len(DictionaryColumn.joined([])) == 0
 
 
-def test_names_that_grow_keep_their_numbers_and_unused_ones_get_none():
+def test_a_growing_list_of_names_keeps_numbers_and_unused_names_get_none():
     interner, dice, names = Interner(), random.Random(7), Values()
     for _ in range(30):
         names += [f"name {len(names) + n}" for n in range(3)]

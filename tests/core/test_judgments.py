@@ -70,7 +70,7 @@ def test_a_first_judgment_that_only_withdraws_gives_no_value(task):
     assert task.counts("judgments") == {"applied": 1}
 
 
-def test_a_withdrawal_that_is_newer_beats_a_grade_that_arrives_later(task):
+def test_a_newer_withdrawal_beats_an_older_grade_that_arrives_later(task):
     task.judge(judgment({"b": None, "c": 1}, at=5), judgment({"b": 1}, at=4))
     assert task.last().grades == {"c": 1}
 
@@ -91,7 +91,7 @@ def test_with_equal_timestamps_the_later_offset_wins(task):
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_judgments_in_pieces_add_up(at_once):
+def test_judgments_of_different_candidates_accumulate(at_once):
     task = Task("map")
     task.rank(ranking("a b c d"))
     pieces = [judgment({"b": 1}, at=1), judgment({"d": 1}, at=2), judgment({"a": 0}, at=3)]
@@ -101,7 +101,7 @@ def test_judgments_in_pieces_add_up(at_once):
     assert task.last().units == units((1 / 2 + 2 / 4) / 2)
 
 
-def test_of_two_sources_the_later_one_wins_whatever_the_source(task):
+def test_the_later_judgment_wins_across_sources(task):
     task.judge(judgment({"a": 2}, at=1, source="human"))
     task.judge(judgment({"a": 0, "c": 1}, at=2, source="click"))
     assert task.last().grades == {"a": 0, "c": 1}
@@ -118,14 +118,14 @@ def test_a_node_with_two_hundred_candidates():
     assert task.value(column=1) == pytest.approx((1 / 50 + 2 / 100) / 4, abs=2**-41)
 
 
-def test_nodes_of_a_trace_are_judged_apart():
+def test_nodes_of_a_trace_are_judged_separately():
     task = Task("mrr")
     task.rank(ranking("a b", node="x"), ranking("a b", node="y"))
     task.judge(judgment({"a": 1}, at=1, node="x"), judgment({"b": 1}, at=1, node="y"))
     assert [(e.node_id, e.units) for e in task.evaluations] == [("x", units(1)), ("y", units(0.5))]
 
 
-def test_totals_move_only_by_what_is_corrected():
+def test_a_correction_changes_totals_only_by_its_difference():
     task = Task("mrr")
     task.rank(*(ranking("a b", trace=f"t{i}") for i in range(3)))
     task.judge(*(judgment({"a": 1}, at=1, trace=f"t{i}") for i in range(3)))
@@ -137,7 +137,7 @@ def test_totals_move_only_by_what_is_corrected():
 # Before the ranking
 
 
-def test_a_judgment_before_its_ranking_waits_and_then_counts():
+def test_an_early_judgment_is_applied_when_its_ranking_arrives():
     task = Task("mrr")
     task.judge(judgment({"b": 1}, at=0))
     assert task.engine.n_early == 1
@@ -148,7 +148,7 @@ def test_a_judgment_before_its_ranking_waits_and_then_counts():
     assert task.value() == 1 / 2
 
 
-def test_judgments_that_waited_are_applied_in_the_order_of_their_offsets():
+def test_early_judgments_are_applied_in_the_order_of_their_offsets():
     task = Task("mrr")
     task.judge(judgment({"a": 1}, at=0, name="j"), judgment({"a": 0}, at=0, name="k"))
     task.judge(judgment({"b": 1}, at=0, name="j"))
@@ -158,7 +158,7 @@ def test_judgments_that_waited_are_applied_in_the_order_of_their_offsets():
     assert task.reasons == [("judgments", 2, "conflicting")]
 
 
-def test_what_waits_for_another_query_goes_on_waiting():
+def test_an_early_judgment_of_another_query_stays_in_the_early_buffer():
     task = Task("mrr")
     task.judge(judgment({"b": 1}, at=0, trace="t"), judgment({"b": 1}, at=0, trace="u"))
     task.rank(ranking("a b", at=0, trace="u"))
@@ -174,7 +174,7 @@ def test_early_ms_is_inclusive(early_by, outcome):
 
 
 @pytest.mark.parametrize(("early_by", "outcome"), [(10, "applied"), (11, "early")])
-def test_early_ms_is_inclusive_for_what_waited(early_by, outcome):
+def test_early_ms_is_inclusive_for_buffered_judgments(early_by, outcome):
     task = Task("mrr", early_ms=10)
     task.judge(judgment({"b": 1}, at=100 - early_by))
     task.rank(ranking("a b", at=100))
@@ -182,7 +182,7 @@ def test_early_ms_is_inclusive_for_what_waited(early_by, outcome):
 
 
 @pytest.mark.parametrize(("watermark", "outcome"), [(60, "early"), (61, "orphan")])
-def test_a_judgment_is_an_orphan_when_its_ranking_can_come_no_more(watermark, outcome):
+def test_a_judgment_is_an_orphan_once_its_ranking_can_no_longer_arrive(watermark, outcome):
     task = Task("mrr", early_ms=10)
     task.judge(judgment({"b": 1}, at=50))
     task.beat(watermark)
@@ -190,7 +190,7 @@ def test_a_judgment_is_an_orphan_when_its_ranking_can_come_no_more(watermark, ou
     assert task.reasons == ([("judgments", 0, "orphan")] if outcome == "orphan" else [])
 
 
-def test_the_last_ranking_that_an_early_judgment_can_reach_still_gets_it():
+def test_the_latest_possible_ranking_still_gets_an_early_judgment():
     task = Task("mrr", early_ms=10)
     task.judge(judgment({"b": 1}, at=50))
     task.beat(60)
@@ -198,7 +198,7 @@ def test_the_last_ranking_that_an_early_judgment_can_reach_still_gets_it():
     assert task.value() == 1 / 2
 
 
-def test_of_those_that_wait_only_the_passed_ones_become_orphans():
+def test_only_early_judgments_past_their_deadline_become_orphans():
     task = Task("mrr", early_ms=10)
     task.judge(judgment({"b": 1}, at=50), judgment({"b": 2}, at=70))
     task.beat(75)
@@ -210,14 +210,14 @@ def test_of_those_that_wait_only_the_passed_ones_become_orphans():
 # After the ranking
 
 
-def test_a_judgment_exactly_retention_ms_old_belongs(task):
+def test_a_judgment_exactly_retention_ms_old_is_applied(task):
     task.judge(judgment({"b": 1}, at=1_000))
     assert task.counts("judgments") == {"applied": 1}
     assert task.value() == 1 / 2
 
 
 @pytest.mark.parametrize("age", [1_001, 1_050])
-def test_one_ms_more_is_late_and_so_is_one_remember_ms_after(task, age):
+def test_judgments_past_retention_ms_are_late_until_remember_ms(task, age):
     task.judge(judgment({"b": 1}, at=age))
     assert task.counts("judgments") == {"late": 1}
     assert task.reasons == [("judgments", 0, "late")]
@@ -225,7 +225,7 @@ def test_one_ms_more_is_late_and_so_is_one_remember_ms_after(task, age):
     assert task.evaluations == []
 
 
-def test_past_remember_ms_it_waits_and_becomes_an_orphan(task):
+def test_a_judgment_past_remember_ms_is_early_and_becomes_an_orphan(task):
     task.judge(judgment({"b": 1}, at=1_051))
     assert task.counts("judgments") == {"early": 1}
     task.beat(1_061)
@@ -234,7 +234,7 @@ def test_past_remember_ms_it_waits_and_becomes_an_orphan(task):
     assert task.counts("judgments") == {"orphan": 1, "heartbeat": 2}
 
 
-def test_a_query_that_is_forgotten_still_makes_judgments_late():
+def test_judgments_of_an_expired_query_are_late():
     task = Task("mrr")
     task.rank(ranking("a b"), heartbeat(at=1_040))
     task.judge(heartbeat(at=1_040))
@@ -262,7 +262,7 @@ def test_the_same_judgment_id_with_other_bytes_is_conflicting(task):
     assert task.value() == 1 / 2
 
 
-def test_the_same_twice_in_one_batch_counts_once(task):
+def test_a_repeated_judgment_in_one_batch_counts_once(task):
     task.judge(judgment({"b": 1}, at=1, name="j"), judgment({"b": 1}, at=1, name="j"))
     assert task.counts("judgments") == {"applied": 1, "duplicate": 1}
 
@@ -273,12 +273,12 @@ def test_without_an_id_equal_bytes_are_a_duplicate(task):
     assert task.counts("judgments") == {"applied": 2, "duplicate": 1}
 
 
-def test_one_with_and_one_without_an_id_never_match(task):
+def test_judgments_with_and_without_an_id_never_match(task):
     task.judge(judgment({"b": 1}, at=1, name="j"), judgment({"b": 1}, at=1))
     assert task.counts("judgments") == {"applied": 2}
 
 
-def test_every_applied_judgment_is_known_again_not_only_the_last(task):
+def test_every_applied_judgment_is_recognised_not_only_the_last(task):
     task.judge(*(judgment({"b": i}, at=i, name=f"j{i}") for i in range(4)))
     task.judge(*(judgment({"b": i}, at=9, name=f"j{i}") for i in range(4)))
     task.judge(judgment({"b": 9}, at=9, name="j0"))
@@ -286,13 +286,13 @@ def test_every_applied_judgment_is_known_again_not_only_the_last(task):
     assert task.last().grades == {"b": 3}
 
 
-def test_what_was_refused_is_not_known_again(task):
+def test_a_refused_judgment_is_not_recognised(task):
     task.judge(judgment({"b": 1}, at=1, name="j"))
     task.judge(judgment({"b": 2}, at=2, name="j"), judgment({"b": 2}, at=2, name="j"))
     assert task.counts("judgments") == {"applied": 1, "conflicting": 2}
 
 
-def test_the_same_judgment_id_belongs_to_two_queries():
+def test_two_queries_may_have_the_same_judgment_id():
     task = Task("mrr")
     task.rank(ranking("a b", trace="t"), ranking("a b", trace="u"))
     task.judge(*(judgment({"b": 1}, at=1, trace=trace, name="j") for trace in "tu"))
@@ -311,7 +311,7 @@ def test_the_1001st_judgment_is_over_the_limit(task):
     }  # fmt: skip
 
 
-def test_a_judgment_that_would_cross_10000_candidates_is_over_the_limit_as_a_whole(task):
+def test_a_judgment_that_would_exceed_10000_candidates_is_over_the_limit(task):
     assert JoinRules.max_candidates == 10_000
     names = [f"c{i}" for i in range(10_001)]
     task.judge(
@@ -329,7 +329,7 @@ def test_a_judgment_that_would_cross_10000_candidates_is_over_the_limit_as_a_who
 
 @pytest.mark.parametrize("batches", [1, 2, 6])
 @pytest.mark.parametrize("withdrawn", [None, 1])
-def test_what_is_over_the_limit_does_not_depend_on_batches(batches, withdrawn):
+def test_over_limit_judgments_do_not_depend_on_batches(batches, withdrawn):
     task = Task("mrr", max_judgments=4, max_candidates=3)
     task.rank(ranking("a b c d"))
     judgments = [
@@ -361,7 +361,7 @@ def test_delays_are_counted_by_bucket_and_an_early_judgment_has_none():
 
 
 @pytest.mark.slow(alone=False)
-def test_a_late_judgment_finds_a_forgotten_query_whose_memory_was_used_again(monkeypatch):
+def test_a_late_judgment_finds_an_expired_query_whose_memory_was_reused(monkeypatch):
     """Pools shrink once most of them is discarded; nothing may look where they have been."""
     monkeypatch.setattr(RaggedColumns, "_SMALLEST", 30)
     task, n = Task("mrr", remember_ms=100_000), 60

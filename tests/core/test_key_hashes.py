@@ -10,11 +10,11 @@ ids = st.sampled_from(ODD) | st.text(st.characters(codec="utf-8"), min_size=1, m
 
 
 @given(names=st.lists(st.tuples(ids, ids), unique=True, max_size=6))
-def test_no_two_names_have_one_key(names):
+def test_different_names_have_different_keys(names):
     assert len({key_of(*name) for name in names}) == len(names)
 
 
-def test_an_id_may_look_like_the_beginning_of_another():
+def test_an_id_may_be_a_prefix_of_another():
     names = [
         ("ab", "c"),
         ("a", "bc"),

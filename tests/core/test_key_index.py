@@ -17,18 +17,18 @@ def hashes(*pairs):
     return np.array(pairs, np.uint64).reshape(-1, 2)
 
 
-def test_hashes_with_a_place_are_found_and_others_are_not(index):
+def test_only_hashes_with_a_place_are_found(index):
     assert index.put(hashes((1, 5), (2, 5), (3, 0)), np.array([7, -1, 9])).tolist() == [0, 0, 0]
     assert index.find(hashes((2, 5), (2, 6), (1, 5), (9, 9), (3, 0))).tolist() == [-1, 0, 7, 0, 9]
 
 
-def test_of_equal_hashes_the_last_place_counts(index):
+def test_the_last_place_of_equal_hashes_counts(index):
     index.put(hashes((1, 1), (1, 1)), np.array([7, 8]))
     assert index.put(hashes((2, 1), (1, 1)), np.array([5, 6])).tolist() == [0, 8]
     assert index.find(hashes((1, 1), (2, 1))).tolist() == [6, 5]
 
 
-def test_hashes_with_one_first_half_are_told_apart(index):
+def test_hashes_with_equal_first_halves_are_distinguished(index):
     index.put(hashes((1, 1), (1, 3), (1, 2), (2, 0)), np.array([1, 3, 2, 4]))
     assert index.find(hashes((1, 2), (1, 3), (1, 4), (1, 1))).tolist() == [2, 3, 0, 1]
 
@@ -43,13 +43,13 @@ def test_a_hash_can_be_removed_twice(index):
     assert index.n_bytes == 0
 
 
-def test_no_hashes_are_a_change_too(index):
+def test_putting_no_hashes_is_allowed(index):
     assert index.put(hashes(), np.empty(0, np.int64)).tolist() == []
     assert index.find(hashes()).tolist() == []
 
 
 @pytest.mark.parametrize("n_halves", [3, 40, 1 << 62], ids=["mostly equal", "often", "never"])
-def test_it_agrees_with_a_dict(index, monkeypatch, n_halves):
+def test_index_equals_a_dict(index, monkeypatch, n_halves):
     monkeypatch.setattr(key_index, "_MAX_ENTRIES", 700)
     rng, expected = np.random.default_rng(7), {}
     pool = np.stack([rng.integers(0, n_halves, 1_500), np.arange(1_500)], axis=1).astype(np.uint64)
@@ -61,7 +61,7 @@ def test_it_agrees_with_a_dict(index, monkeypatch, n_halves):
         assert index.find(pool).tolist() == [expected.get(each, 0) for each in range(1_500)]
 
 
-def test_it_takes_24_bytes_for_each_hash_in_few_runs_and_gives_them_back():
+def test_index_takes_24_bytes_per_hash_in_few_runs_and_frees_them():
     index, n = KeyIndex(), sized(400_000, quick=100_000)
     many = np.random.default_rng(1).integers(0, 1 << 64, (n, 2), np.uint64, endpoint=False)
     for first in range(0, n, 5_000):

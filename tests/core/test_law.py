@@ -61,13 +61,13 @@ examples = hypothesis_settings(
 @pytest.mark.slow(alone=False)
 @examples
 @given(worlds(), any_order)
-def test_after_every_batch_the_engine_equals_the_oracle_of_that_prefix(world, random):
+def test_the_engine_equals_the_oracle_after_every_batch(world, random):
     read_checking_every_prefix(world, random)
 
 
 @examples
 @given(worlds(), any_order, any_order)
-def test_interleaving_and_batching_change_nothing(world, random, other_random):
+def test_interleaving_and_batching_do_not_change_results(world, random, other_random):
     check_same(read_whole(world, random), read_whole(world, other_random))
 
 
@@ -81,7 +81,7 @@ def test_expiry_changes_no_output(world, random):
 @pytest.mark.slow(alone=False)
 @examples
 @given(worlds(), any_order)
-def test_at_the_end_of_a_replay_all_is_settled_expired_and_final(world, random):
+def test_a_replay_ends_with_all_queries_settled_and_expired_and_all_windows_final(world, random):
     check_end(read_whole(world, random), world.judge(at_end=True))
 
 
@@ -141,7 +141,7 @@ def check_crowd(seed: int) -> None:
 
 
 @pytest.mark.parametrize("part", repeated(8, quick=1))
-def test_the_sizes_of_buffers_change_nothing(monkeypatch, part):
+def test_buffer_sizes_do_not_change_results(monkeypatch, part):
     """Small ones are full all the time: compacted, cleaned, cut into chunks."""
     monkeypatch.setattr(align, "_CHUNK", 4)
     monkeypatch.setattr(RaggedColumns, "_SMALLEST", 3)
@@ -184,7 +184,7 @@ def judged_often(n_judgments: int) -> World:
 
 
 @pytest.mark.parametrize("batch", [400, *(pytest.param(n, marks=SLOW) for n in (1, 7, 5_000))])
-def test_a_query_applies_a_thousand_judgments_and_no_more(batch):
+def test_a_query_applies_at_most_a_thousand_judgments(batch):
     world = judged_often(1_003)
     sizes = [(0, batch)] * (len(world.judgments) // batch + 1)
     run = new_run(world.settings)

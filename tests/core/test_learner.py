@@ -75,7 +75,7 @@ def cosine(a, b):
 TWO = Group(np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([1.0, 0.0]))  # p = 1/2, 1/2 at the start
 
 
-def test_an_update_by_hand():
+def test_an_update_equals_one_computed_by_hand():
     """Scores 0, 0: gradient by score -1/2, 1/2; by weight -1/2, 1/2; twice l2 times weight is 0.
 
     Then scores 0.05, -0.05 and p = 1/(1 + e^-0.1); half of the second batch has no positive.
@@ -93,7 +93,7 @@ def test_an_update_by_hand():
 
 
 @every_loss
-def test_a_batch_is_one_update_by_the_mean_gradient_with_l2_once(loss, mode):
+def test_a_batch_is_one_update_by_its_mean_gradient_plus_l2(loss, mode):
     learner = Learner(loss=loss, label_mode=mode, learning_rate=0.1)
     start = (0.3, -0.1, 0.2, 0.0)
     groups = random_groups(7)
@@ -104,7 +104,7 @@ def test_a_batch_is_one_update_by_the_mean_gradient_with_l2_once(loss, mode):
     assert state.updates == 1
 
 
-def test_clipping_is_of_the_whole_gradient():
+def test_clipping_applies_to_the_gradient_including_l2():
     """Equal weights 1/4, so p = 1/2, 1/2: -1/2 + 2 x 1 x 1/4 = 0 and 1/2 + 1/2 = 1, cut to 1/2."""
     learner = Learner(learning_rate=0.1, l2=1.0, clip_norm=0.5)
     state = learned(learner, [], start=(0.25, 0.25))
@@ -113,7 +113,7 @@ def test_clipping_is_of_the_whole_gradient():
 
 
 @every_optimizer
-def test_a_rate_of_inv_sqrt_counts_updates_and_not_groups(optimizer, schedule):
+def test_inv_sqrt_rate_counts_updates_not_groups(optimizer, schedule):
     learner = Learner(optimizer=optimizer, schedule=schedule, learning_rate=0.1)
     groups = random_groups(9)
     with_skipped = [one for group in groups for one in (NO_POSITIVE, group, ONE_CANDIDATE)]
@@ -132,7 +132,7 @@ def check_that_skipped_groups_change_nothing(learner):
 
 @pytest.mark.parametrize("scale", ["none", "within_query"])
 @every_optimizer
-def test_a_batch_without_a_group_that_counts_changes_nothing(optimizer, schedule, scale):
+def test_a_batch_of_skipped_groups_changes_nothing(optimizer, schedule, scale):
     check_that_skipped_groups_change_nothing(
         Learner(optimizer=optimizer, schedule=schedule, scale=scale, l2=0.5, clip_norm=1.0)
     )
@@ -140,14 +140,14 @@ def test_a_batch_without_a_group_that_counts_changes_nothing(optimizer, schedule
 
 @pytest.mark.parametrize("scale", ["none", "within_query"])
 @every_loss
-def test_that_holds_for_every_loss(loss, mode, scale):
+def test_skipped_groups_change_nothing_for_every_loss(loss, mode, scale):
     check_that_skipped_groups_change_nothing(
         Learner(loss=loss, label_mode=mode, optimizer="adam", scale=scale, l2=0.5)
     )
 
 
 @every_loss
-def test_padding_changes_no_bit(loss, mode):
+def test_padding_does_not_change_results(loss, mode):
     learner = Learner(loss=loss, label_mode=mode, scale="within_query")
     groups = random_groups(120)
     state = learner.start((0.0,) * 4)
@@ -166,7 +166,7 @@ def test_padding_changes_no_bit(loss, mode):
 # Scale
 
 
-def test_no_update_comes_before_fifty_groups():
+def test_there_is_no_update_before_the_warm_up_groups():
     learner = Learner(scale="within_query")
     groups = random_groups(WARM_UP_GROUPS + 1)
     before = learned(learner, groups[: WARM_UP_GROUPS - 1], start=(1.0, 0.0, 0.0, 0.0))
@@ -199,7 +199,7 @@ def test_the_scale_does_not_depend_on_the_batches():
 
 
 @every_optimizer
-def test_units_of_features_do_not_matter_to_a_scaled_learner(optimizer, schedule):
+def test_a_scaled_learner_does_not_depend_on_feature_units(optimizer, schedule):
     units = np.array([1.0, 1024.0, 2.0**-10, 4.0])
     learner = Learner(
         scale="within_query", optimizer=optimizer, schedule=schedule, l2=0.01, clip_norm=0.5
@@ -209,7 +209,7 @@ def test_units_of_features_do_not_matter_to_a_scaled_learner(optimizer, schedule
     assert learner.snapshot(other) == tuple(np.array(learner.snapshot(plain)) / units)
 
 
-def test_weights_given_and_published_are_for_raw_features():
+def test_initial_and_published_weights_are_for_raw_features():
     start = (0.5, -0.25, 3.0, 1e-3)
     learner = Learner(scale="within_query", learning_rate=1e-12)
     groups = random_groups(60, spread=(1.0, 300.0, 0.01, 7.0))
@@ -233,7 +233,7 @@ def test_the_scale_is_frozen_until_weights_are_published(optimizer, schedule):
     assert plain.published(unscaled) == unscaled
 
 
-def test_before_the_warm_up_nothing_is_published_but_what_was_given():
+def test_only_the_initial_weights_are_published_before_the_warm_up():
     learner = Learner(scale="within_query")
     state = learned(learner, random_groups(10), start=(1.0, 2.0, 3.0, 4.0))
     assert learner.published(state) == state
@@ -246,7 +246,7 @@ def test_before_the_warm_up_nothing_is_published_but_what_was_given():
 @every_loss
 @pytest.mark.parametrize("scale", ["none", "within_query"])
 @pytest.mark.parametrize("bad", first_quick(np.nan, np.inf, -np.inf))
-def test_what_is_not_finite_freezes_it_as_it_was(loss, mode, scale, bad):
+def test_non_finite_values_freeze_the_learner_without_other_changes(loss, mode, scale, bad):
     learner = Learner(loss=loss, label_mode=mode, scale=scale)
     before = learned(learner, random_groups(60))
     good, broken = random_groups(2, seed=5)
@@ -259,7 +259,7 @@ def test_what_is_not_finite_freezes_it_as_it_was(loss, mode, scale, bad):
 
 
 @pytest.mark.parametrize("loss", ["pairwise_exponential", "pointwise_squared", "softmax"])
-def test_weights_that_run_away_freeze_it_before_they_are_not_finite(loss):
+def test_diverging_weights_freeze_the_learner_while_still_finite(loss):
     learner = Learner(loss=loss, learning_rate=1e308)
     state = learned(learner, random_groups(20, spread=(1e5,) * 4))
     assert state.frozen
@@ -271,9 +271,7 @@ def test_weights_that_run_away_freeze_it_before_they_are_not_finite(loss):
 
 @every_optimizer
 @pytest.mark.parametrize("scale", ["none", "within_query"])
-def test_a_state_goes_through_json_exactly_and_learns_on_to_the_same_bits(
-    optimizer, schedule, scale
-):
+def test_a_state_restored_from_json_learns_the_same_bits(optimizer, schedule, scale):
     learner = Learner(optimizer=optimizer, schedule=schedule, scale=scale, l2=0.01)
     groups = random_groups(70)
     state = learner.start((0.0,) * 4)
@@ -312,7 +310,7 @@ def every_way_to_learn():
 
 
 @pytest.mark.parametrize(("loss", "mode", "optimizer", "schedule"), [*every_way_to_learn()])
-def test_it_recovers_the_direction_of_a_linear_truth(loss, mode, optimizer, schedule):
+def test_the_learner_recovers_the_direction_of_a_linear_truth(loss, mode, optimizer, schedule):
     learner = Learner(
         loss=loss,
         label_mode=mode,
@@ -338,7 +336,7 @@ for loss in ("softmax", "pairwise_logistic", "lambdarank", "pointwise_logistic")
 
 @pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="names of features of its processors")
-def test_other_instructions_of_the_processor_give_the_same_bits():
+def test_other_cpu_instruction_sets_give_the_same_bits():
     plain = dict(os.environ)
     plain.pop("NPY_DISABLE_CPU_FEATURES", None)
     found = set()

@@ -46,7 +46,7 @@ def clicked_query(i, random):
     )
 
 
-def test_a_gate_by_weighted_clicks_promotes_what_one_by_clicks_does_not():
+def test_a_gate_by_weighted_clicks_promotes_where_plain_clicks_do_not():
     random = Random(11)
     clicked = numbered([clicked_query(i, random) for i in range(2_000)])
     measures = MeasureSet.parse(["ndcg@10", "ips_dcg@10"], scales=Terms(ips_clip=1_000.0))

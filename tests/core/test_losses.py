@@ -33,7 +33,7 @@ def of_one(name, scores, grades, mode="distribution"):
     return float(found.values[0]), found.gradients[0].tolist()
 
 
-def test_the_examples_of_the_module_hold():
+def test_docstring_examples_are_correct():
     failed, tried = doctest.testmod(losses)
     assert (failed, tried > 0) == (0, True)
 
@@ -88,7 +88,7 @@ def test_a_hinge_is_flat_from_one_on():
     assert of_one("pairwise_hinge", [1.0, 0.0], [1, 0]) == (0.0, [0.0, 0.0])
 
 
-def test_lambdarank_weighs_a_pair_by_the_change_in_ndcg():
+def test_lambdarank_weights_a_pair_by_its_change_in_ndcg():
     """Ranks 1, 2, 3; gains 0, 1, 3; D = 1, 1/log2(3), 1/2; the ideal is 3 + 1/log2(3)."""
     ideal, second = 3 + 1 / log2(3), 1 / log2(3)
     w_21 = (3 - 1) * (second - 1 / 2) / ideal
@@ -179,7 +179,7 @@ def random_lists(n=30, width=9, *, whole=True):
 
 @every_loss
 @pytest.mark.parametrize("whole", [True, False])
-def test_a_gradient_is_what_finite_differences_say(name, mode, whole):
+def test_gradients_equal_finite_differences(name, mode, whole):
     scores, grades, mask = random_lists(whole=whole)
     found = of(name, mode, scores, grades, mask)
     expected = finite_differences(name, mode, scores, grades, mask)
@@ -192,7 +192,7 @@ def test_a_gradient_is_what_finite_differences_say(name, mode, whole):
 
 
 @every_loss
-def test_a_list_depends_on_no_list_beside_it_and_on_no_padding(name, mode):
+def test_a_list_does_not_depend_on_other_lists_or_padding(name, mode):
     scores, grades, mask = random_lists(40)
     together = of(name, mode, scores, grades, mask)
     for row in range(40):
@@ -203,7 +203,7 @@ def test_a_list_depends_on_no_list_beside_it_and_on_no_padding(name, mode):
 
 
 @every_loss
-def test_what_stands_in_the_padding_does_not_matter(name, mode):
+def test_values_in_the_padding_do_not_matter(name, mode):
     scores, grades, mask = random_lists()
     expected = of(name, mode, scores, grades, mask)
     scores, grades = np.where(mask, scores, 1e9), np.where(mask, grades, 31.0)
@@ -213,7 +213,7 @@ def test_what_stands_in_the_padding_does_not_matter(name, mode):
 
 
 @pytest.mark.parametrize("name", ["pairwise_logistic", "lambdarank"])
-def test_long_lists_are_taken_some_at_a_time(name, monkeypatch):
+def test_long_lists_are_processed_in_chunks(name, monkeypatch):
     scores, grades, mask = random_lists(20)
     expected = of(name, "distribution", scores, grades, mask)
     monkeypatch.setattr(losses, "_CELLS", 200)
@@ -251,7 +251,7 @@ def test_gradients_of_losses_of_differences_sum_to_zero(name, mode, candidates):
 
 
 @pytest.mark.parametrize(("name", "mode"), [case for case in EVERY if "point" not in case[0]])
-def test_a_list_with_nothing_to_learn_from_has_loss_and_gradient_0(name, mode):
+def test_a_list_without_a_training_signal_has_loss_and_gradient_0(name, mode):
     assert of_one(name, [3.0, 1.0], [0, 0], mode) == (0.0, [0.0, 0.0])
     empty = of(name, mode, np.zeros((1, 3)), np.zeros((1, 3)), np.zeros((1, 3), bool))
     assert (empty.values.tolist(), empty.gradients.tolist()) == ([0.0], [[0.0, 0.0, 0.0]])
@@ -268,7 +268,7 @@ def test_large_scores_neither_overflow_nor_lose_the_gradient(name, mode):
     assert max(map(abs, gradient)) > 0.1
 
 
-def test_a_certain_mistake_costs_what_it_should_and_not_what_an_epsilon_allows():
+def test_loss_of_a_certain_mistake_is_exact_and_not_bounded_by_an_epsilon():
     """-ln p with p = e^-1600 is 1600; ln(p + 1e-10) would be 23."""
     loss, gradient = of_one("softmax", [800.0, -800.0], [0, 1])
     assert (loss, gradient) == (1_600.0, [1.0, -1.0])
@@ -280,7 +280,7 @@ def test_a_nearly_perfect_list_has_a_loss_that_is_not_rounded_to_0():
     assert loss == pytest.approx(exp(-40), rel=1e-12)
 
 
-def test_tied_scores_are_ranked_as_they_stand():
+def test_tied_scores_are_ranked_in_list_order():
     ranks = losses.descending_ranks(
         np.array([[1.0, 2.0, 1.0, 9.0]]), np.array([[1, 1, 1, 0]], bool)
     )

@@ -69,30 +69,30 @@ def value(measure, grades, order="a b c d e f"):
         ("map", {"b": 0.25, "d": 0.5}, (1 / 2 + 2 / 4) / 2),
     ],
 )
-def test_a_measure_is_what_its_arithmetic_says(measure, grades, expected):
+def test_measures_equal_values_computed_by_hand(measure, grades, expected):
     assert value(measure, grades) == pytest.approx(expected, abs=2**-41)
 
 
 @pytest.mark.parametrize("measure", ["top1", "hit@2", "mrr", "ndcg", "ndcg@1", "map", "map@5"])
-def test_the_best_order_is_worth_1_and_nothing_relevant_0(measure):
+def test_the_best_order_has_value_1_and_nothing_relevant_has_value_0(measure):
     assert value(measure, {"a": 3, "b": 0}) == 1
     assert value(measure, {"a": 0, "b": 0}) == 0
     assert value(measure, {"never": 3}) == 0
 
 
 @pytest.mark.parametrize("measure", ["ndcg", "ndcg@3", "map"])
-def test_unjudged_candidates_between_push_the_others_down(measure):
+def test_unjudged_candidates_take_up_ranks(measure):
     assert value(measure, {"b": 1}, "a b") == value(measure, {"b": 1, "a": 0}, "a b")
     assert value(measure, {"b": 1}, "a b") < value(measure, {"b": 1}, "b a")
 
 
-def test_a_cutoff_past_the_list_is_the_whole_list():
+def test_a_cutoff_beyond_the_list_means_the_whole_list():
     grades = {"b": 2, "e": 1, "never": 1}
     for name in ("mrr", "ndcg", "map"):
         assert value(f"{name}@999999", grades) == value(name, grades)
 
 
-def test_grades_up_to_31_are_told_apart():
+def test_grades_up_to_31_are_distinguished():
     dcg = (2**31 - 1) + (2**30 - 1) / log2(3)
     assert value("ndcg", {"a": 31, "b": 30}) == 1
     assert value("ndcg", {"b": 31, "a": 30}) == pytest.approx(
@@ -103,7 +103,7 @@ def test_grades_up_to_31_are_told_apart():
 # Names
 
 
-def test_top1_is_hit_at_1_computed_once():
+def test_top1_and_hit_at_1_are_one_column():
     measures = MeasureSet.parse(["hit@1", "top1", "mrr", "top3", "hit@3", "mrr"])
     assert measures.spellings == ("hit@1", "top1", "mrr", "top3", "hit@3")
     assert measures.canonical == ("top1", "mrr", "top3")
@@ -138,7 +138,7 @@ def test_an_unknown_name_is_refused_with_the_list_of_known_ones(spelling):
     assert "k stands for a whole number from 1 to 999999" in str(refusal.value)
 
 
-def test_what_is_said_to_be_known_can_be_asked_for():
+def test_every_listed_measure_can_be_parsed():
     assert "hit" not in known_measures()
     spelled = [re.sub(r"\[[abp]\]", "[0.5]", name) for name in known_measures()]
     MeasureSet.parse([name.replace("@k", "@4") for name in spelled])

@@ -29,7 +29,7 @@ def test_a_click_after_a_purchase_replaces_it_unless_the_largest_counts(rules, e
     assert graded((10, "click", 3), (20, "click", 1), **rules) == expected
 
 
-def test_a_withdrawal_takes_back_what_was_before_it_of_every_source_and_no_more():
+def test_a_withdrawal_applies_to_earlier_grades_of_all_sources_only():
     said = [(10, "click", 3), (20, "human", 2), (30, "click", None), (40, "click", 1)]
     assert graded(*said, **BY_MAX) == 1
     assert graded(*said[:3], **BY_MAX) is None
@@ -37,7 +37,7 @@ def test_a_withdrawal_takes_back_what_was_before_it_of_every_source_and_no_more(
     assert graded((30, "click", None), (10, "click", 3), **BY_MAX) is None
 
 
-def test_across_sources_the_latest_wins_with_the_largest_of_its_own():
+def test_the_latest_source_wins_with_its_largest_grade():
     human_between = [(10, "click", 3), (20, "human", 0), (30, "click", 1)]
     assert graded(*human_between, **CLICKS) == 3  # the click at 30 is the latest: max(3, 1)
     human_last = [*human_between, (40, "human", 0)]
@@ -45,13 +45,13 @@ def test_across_sources_the_latest_wins_with_the_largest_of_its_own():
     assert graded(*human_last, (50, "human", 2), (60, "human", 1), **CLICKS) == 1  # human: last
 
 
-def test_a_grade_that_stands_again_after_an_out_of_order_withdrawal_is_the_best_that_is_left():
+def test_an_out_of_order_withdrawal_leaves_the_largest_remaining_grade():
     said = [(50, "click", 1), (40, "click", 2), (30, "click", 3), (35, "click", None)]
     for order in itertools.permutations(said):
         assert graded(*order, **BY_MAX) == 2  # of 40 and 50
 
 
-def test_what_may_count_again_is_kept_and_nothing_else():
+def test_only_grades_that_may_count_later_are_kept():
     standing = Standing()
     for at, grade in enumerate([1, 5, 3, 3, 2, 4]):
         standing.add((at, 0), "click", grade, takes_max=True)
@@ -61,12 +61,12 @@ def test_what_may_count_again_is_kept_and_nothing_else():
     assert standing._by_source["human"] == [((999, 0), 1)]
 
 
-def test_rules_that_say_what_is_said_anyway_are_no_rules():
+def test_rules_equal_to_the_default_are_dropped():
     assert GradeMerge("last", {"click": "last"}).by_time_alone
     assert not GradeMerge("last", {"click": "max"}).by_time_alone
 
 
-def test_the_settled_grade_is_merged_apart_from_what_comes_later():
+def test_the_settled_grade_is_merged_without_later_judgments():
     task = Task("mrr", **BY_MAX)
     task.read(
         [ranking("a b")],

@@ -46,7 +46,7 @@ def test_a_frozen_model_learner_learns_again_only_after_a_rollback():
         assert left == {Event.ROLL_BACK}
 
 
-def test_a_model_learner_is_in_the_state_that_its_members_show():
+def test_a_model_learner_has_the_state_that_follows_from_its_members():
     """Also after commands, and of a successor at the end of each interval."""
     made = rules(gate={"cool_down_ms": 50_000})
     leader, seen = OnlineLearner(made, n_tasks=N_TASKS), set[ModelState]()

@@ -70,7 +70,7 @@ SOME = {"b": 1, "d": 2, "a": 0, "never": 3}
         ("fbeta[0,rel=2]@4", 1 / 4),
     ],
 )
-def test_a_measure_is_what_its_arithmetic_says(measure, expected):
+def test_measures_equal_values_computed_by_hand(measure, expected):
     assert value(measure, SOME) == pytest.approx(expected, abs=2**-41)
 
 
@@ -90,12 +90,12 @@ def test_an_empty_list_has_nothing_judged_and_nothing_unjudged():
     assert value("unjudged@5", {"a": 1}, order="") == 0
 
 
-def test_a_repeated_candidate_is_one_for_the_judged_share():
+def test_a_repeated_candidate_counts_once_in_the_judged_share():
     assert value("judged@10", {"a": 1}, order="a a b") == 1 / 2
     assert value("unjudged@2", {"a": 1}, order="a a b") == 1 / 2
 
 
-def test_scales_say_which_grade_counts_fully():
+def test_scales_set_the_grade_that_counts_fully():
     scales = {"map_graded_max_grade": 4, "err_max_grade": 1}
     assert value("map_graded@5", {"a": 1}, scales=scales) == 1 / 4
     assert value("map_graded_ceiling@5", {"a": 1}, scales=scales) == 1 / 4
@@ -107,7 +107,7 @@ def test_scales_say_which_grade_counts_fully():
 # Names
 
 
-def test_the_ceiling_comes_along_and_can_be_asked_for_alone():
+def test_the_ceiling_is_added_and_can_be_requested_alone():
     measures = MeasureSet.parse(["map_graded@5", "mrr"])
     assert measures.spellings == ("map_graded@5", "map_graded_ceiling@5", "mrr")
     assert MeasureSet.parse(["map_graded_ceiling@7"]).canonical == ("map_graded_ceiling@7",)
@@ -172,13 +172,13 @@ TOPICS = {"a": ["x", "y"], "b": ["x"], "c": ["y"], "d": ["z"], "never": ["x", "y
         ("subtopic_recall@2", "d never a", 1 / 3),  # other candidates show nothing
     ],
 )
-def test_subtopics_are_worth_what_the_arithmetic_says(measure, order, expected):
+def test_subtopic_measures_equal_values_computed_by_hand(measure, order, expected):
     grades = {"a": 1, "b": 2, "c": 1, "d": 1, "never": 0}
     found = value(measure, grades, order, said={"subtopics": TOPICS})
     assert found == pytest.approx(expected, abs=2**-41)
 
 
-def test_a_list_better_than_the_greedy_one_is_worth_1():
+def test_a_list_better_than_the_greedy_one_has_value_1():
     topics = {"c": ["x", "y"], "b": ["x", "z"], "a": ["y", "w"]}
     grades = dict.fromkeys("abc", 1)  # the greedy order takes c first, and b and a lose by it
     assert value("alpha_ndcg@3", grades, "b a c", said={"subtopics": topics}) == 1
@@ -186,7 +186,7 @@ def test_a_list_better_than_the_greedy_one_is_worth_1():
     assert value("alpha_ndcg@3", grades, "x c b a", said={"subtopics": topics}) < 1
 
 
-def test_the_greedy_order_looks_again_at_what_a_candidate_still_adds():
+def test_the_greedy_order_recomputes_the_gain_of_each_candidate():
     topics = {"z": ["p", "q"], "y": ["p", "q"], "a": ["r", "s"]}
     grades = dict.fromkeys("zya", 1)  # z first, then a with 2; y adds 1 below z, 2 without it
     ideal = 2 + 2 / log2(3) + 1 / 2
@@ -194,7 +194,7 @@ def test_the_greedy_order_looks_again_at_what_a_candidate_still_adds():
     assert found == pytest.approx(2 / ideal, abs=2**-41)
 
 
-def test_subtopics_of_a_forgotten_query_are_not_those_of_the_next_in_its_place():
+def test_a_query_in_a_reused_row_has_no_subtopics_of_the_former_query():
     task = Task("subtopic_recall@1")
     task.rank(ranking("a", subtopics={"a": ["x"]}))
     task.judge(judgment({"a": 1}, at=1))
@@ -221,13 +221,13 @@ def test_a_query_without_subtopics_lacks_their_values_only():
     }  # fmt: skip
 
 
-def test_subtopics_of_candidates_that_are_not_relevant_make_a_0_not_a_gap():
+def test_subtopics_of_irrelevant_candidates_give_0_and_not_no_value():
     assert value("alpha_ndcg@5", {"a": 0}, said={"subtopics": TOPICS}) == 0
     assert value("subtopic_recall@5", {"f": 1}, said={"subtopics": TOPICS}) == 0
     assert value("subtopic_recall@5", {"a": 1}, said={"subtopics": {"a": [], "b": None}}) is None
 
 
-def test_subtopics_of_a_judgment_win_are_merged_like_grades_and_withdrawn_by_null():
+def test_subtopics_of_judgments_win_and_merge_and_are_withdrawn_like_grades():
     task = Task("subtopic_recall@1")
     task.rank(ranking("a b", subtopics={"a": ["x"], "b": ["y"]}))
     task.judge(judgment({"a": 1, "b": 1}, at=5))
@@ -242,7 +242,7 @@ def test_subtopics_of_a_judgment_win_are_merged_like_grades_and_withdrawn_by_nul
     assert task.value() == 0  # a has none, b has y
 
 
-def test_subtopics_that_come_after_maturity_change_the_running_value_only():
+def test_subtopics_after_maturity_change_only_the_running_value():
     task = Task("subtopic_recall@1")
     task.rank(ranking("a b", subtopics={"a": ["x"], "b": ["y"]}))
     task.judge(judgment({"a": 1, "b": 1}, at=100))
@@ -252,7 +252,7 @@ def test_subtopics_that_come_after_maturity_change_the_running_value_only():
     assert task.total("settled") == (1, 0.5)
 
 
-def test_a_waiting_judgment_brings_its_subtopics():
+def test_an_early_judgment_keeps_its_subtopics():
     task = Task("subtopic_recall@1", early_ms=10)
     task.judge(judgment({"a": 1}, at=0, subtopics={"a": ["x"]}))
     task.rank(ranking("a b", at=1))
@@ -278,7 +278,7 @@ def test_a_gain_halves_with_every_half_life_in_the_list_and_in_the_ideal():
 # 2, 1 and 2 of the smallest doubles make a DCG of 2 + 1 + 1, in their best order one of 2 + 1 + 0.
 
 
-def test_gains_that_age_left_almost_nothing_of_make_no_value_above_1():
+def test_almost_fully_decayed_gains_give_no_value_above_1():
     task = Task("ndcg,ndcg@3,ndcg_linear", freshness_half_life_ms=1)
     task.rank(
         ranking("a b c", at=2_000, published_ms=[2_000 - 1_073, 2_000 - 1_074, 2_000 - 1_073])
@@ -287,7 +287,7 @@ def test_gains_that_age_left_almost_nothing_of_make_no_value_above_1():
     assert task.last().units == [UNITS_PER_ONE] * 3
 
 
-def test_grades_that_are_almost_nothing_make_no_value_above_1():
+def test_tiny_grades_give_no_value_above_1():
     smallest = 2.0**-1074
     tiny = {"a": 2 * smallest, "b": smallest, "c": 2 * smallest}
     assert value("ndcg_linear", tiny, "a b c") == 1
@@ -295,7 +295,7 @@ def test_grades_that_are_almost_nothing_make_no_value_above_1():
     assert value("ndcg", larger, "a b c") == 1
 
 
-def test_without_a_time_of_publication_or_published_later_nothing_is_lost():
+def test_no_decay_for_unknown_or_later_publication_times():
     said = {"published_ms": [None, 1_000 - 10, 5_000, 1_000, 1_000, 1_000]}
     fresh = {"said": said, "freshness_half_life_ms": 10}
     ideal = 1 + 1 / log2(3) + 1 / 2 + 1 / 2 / log2(5)
@@ -308,7 +308,7 @@ def test_without_a_time_of_publication_or_published_later_nothing_is_lost():
 # Judged only
 
 
-def test_with_judged_only_the_unjudged_are_not_there():
+def test_judged_only_removes_unjudged_candidates():
     grades = {"c": 1, "e": 0, "f": 2, "never": 1}
     for measure in ("mrr", "ndcg@2", "map", "p@2", "err@2", "rbp[0.5]", "judged@5", "unjudged@5"):
         condensed = value(measure, grades, "c e f")

@@ -76,7 +76,7 @@ def ndcg_of(weights, queries):
 
 
 @pytest.mark.parametrize("n_bytes", [1, 7])
-def test_no_more_is_taken_at_once_than_fits_and_that_changes_nothing(monkeypatch, n_bytes):
+def test_chunks_are_bounded_in_bytes_and_do_not_change_results(monkeypatch, n_bytes):
     expected = all_intervals()
     monkeypatch.setattr(leader_module, "_CHUNK_BYTES", 20)
     study, sizes = ModelLearner.learn_from, []
@@ -93,17 +93,17 @@ def test_no_more_is_taken_at_once_than_fits_and_that_changes_nothing(monkeypatch
 @pytest.mark.slow(alone=False)
 @settings(max_examples=examples(20), deadline=None)
 @given(st.integers(0, 1 << 64))
-def test_no_reading_of_the_partitions_changes_anything(seed):
+def test_results_do_not_depend_on_how_partitions_are_read(seed):
     assert run(WORLD, rules(), Random(seed)) == all_intervals()
 
 
-def test_the_size_of_chunks_changes_nothing(monkeypatch):
+def test_chunk_size_does_not_change_results(monkeypatch):
     monkeypatch.setattr(leader_module, "_CHUNK", 3)
     assert run(WORLD, rules()) == all_intervals()
 
 
 @pytest.mark.slow(alone=False)
-def test_all_that_is_said_follows_from_the_state_at_the_end_of_any_turn():
+def test_a_successor_continues_with_equal_results_from_any_interval():
     assert len(all_intervals()) > 5
     for place, turned in enumerate(all_intervals()[:-1]):
         state = json.loads(json.dumps(turned.state))
@@ -135,7 +135,7 @@ def test_weights_are_promoted_and_the_champion_becomes_better():
     assert values[-1] > 0.9 * ndcg_of(TRUTH, unseen)
 
 
-def test_a_candidate_is_measured_on_nothing_that_was_ranked_before_it_had_learned():
+def test_a_challenger_is_not_measured_on_queries_ranked_before_it_was_learned():
     """Prequential: live for event times from the settled time of its training examples on."""
     candidate, promoted = releases(all_intervals())[:2]
     learned = [query for query in WORLD if query.n < candidate.ranges[query.task][1]]
@@ -147,7 +147,7 @@ def test_a_candidate_is_measured_on_nothing_that_was_ranked_before_it_had_learne
 
 
 @pytest.mark.slow(alone=False)
-def test_the_old_champion_measures_what_was_ranked_before_the_new_one():
+def test_queries_ranked_before_a_promotion_are_measured_with_the_old_champion():
     promoted = [release for release in releases(all_intervals()) if release.status == "promoted"]
     first_ms = promoted[0].from_ms
     measured = [query for query in WORLD if query.event_time_ms >= first_ms]
@@ -180,14 +180,14 @@ def served_at_best():
 
 
 @pytest.mark.slow(alone=False)
-def test_what_was_served_stands_in_until_there_is_a_champion(untested):
+def test_the_served_order_is_the_baseline_until_there_is_a_champion(untested):
     said = statuses(run(served_at_best(), rules()))
     assert "promoted" not in said
     assert "rejected" in said
 
 
 @pytest.mark.slow(alone=False)
-def test_what_does_not_beat_the_champion_while_it_learns_is_not_tried():
+def test_weights_without_progress_against_the_champion_are_not_tried():
     assert statuses(run(served_at_best(), rules())) == []
     tried = [each.state["models"][0]["progress"] for each in all_intervals()]
     first = next(i for i, each in enumerate(all_intervals()) if each.releases)
@@ -195,7 +195,7 @@ def test_what_does_not_beat_the_champion_while_it_learns_is_not_tried():
     assert tried[first] == [0.0, 0.0, 0.0]
 
 
-def test_the_learned_weights_are_validated_on_what_they_have_not_learned_from(monkeypatch):
+def test_learned_weights_are_validated_on_unseen_queries(monkeypatch):
     """Also within an interval: they are taken again after a number of queries."""
     monkeypatch.setattr(model_learner_module, "REFRESH", 64)
     measured, measure = [], Experiments.measure
@@ -214,7 +214,7 @@ def test_the_learned_weights_are_validated_on_what_they_have_not_learned_from(mo
     assert progress["progress"] == [0.0, 0.0, 0.0]
 
 
-def test_progress_is_more_than_a_standard_error_above_0():
+def test_progress_must_exceed_0_by_a_standard_error():
     def after(*differences):
         progress = Progress()
         progress.add(round(each * ONE) for each in differences)
@@ -236,7 +236,7 @@ def test_progress_is_more_than_a_standard_error_above_0():
             Progress.load(tampered)
 
 
-def test_propose_says_what_auto_would_do_and_changes_no_champion():
+def test_propose_reports_what_auto_would_promote_and_changes_no_champion():
     proposed = run(WORLD, rules(mode="propose"))
     assert "promoted" not in statuses(proposed)
     first = next(release for release in releases(proposed) if release.status == "proposed")
@@ -253,7 +253,7 @@ def test_initial_weights_are_the_first_champion_and_the_first_of_the_learner():
 
 
 @pytest.mark.slow(alone=False)
-def test_a_guardrail_holds_a_promotion_back():
+def test_a_guardrail_prevents_a_promotion():
     blind = [query._replace(units={"served": {"ndcg@10": 0, "mrr": ONE}}) for query in WORLD]
     assert "promoted" in statuses(run(blind, rules()))
     guarded = statuses(run(blind, rules(gate={"tolerances": {"mrr": 0.0}})))
@@ -261,7 +261,7 @@ def test_a_guardrail_holds_a_promotion_back():
     assert "promoted" not in guarded
 
 
-def test_a_gate_rests_between_trials():
+def test_a_gate_cools_down_between_experiments():
     resting = run(WORLD, rules(gate={"cool_down_ms": 200_000}))
     said = releases(resting)
     ends = [each.now_ms for each in resting if any(r.status == "promoted" for r in each.releases)]
@@ -291,7 +291,7 @@ def test_an_experiment_without_a_difference_ends_by_age_so_that_later_weights_ar
     )
 
 
-def test_an_experiment_whose_features_are_gone_ends_by_age_too():
+def test_an_experiment_whose_features_no_longer_occur_ends_by_age():
     queries = [
         query._replace(feature_names=OTHERS) if i >= 300 else query for i, query in enumerate(WORLD)
     ]
@@ -301,7 +301,7 @@ def test_an_experiment_whose_features_are_gone_ends_by_age_too():
 
 
 @pytest.mark.parametrize("part", repeated(10, quick=1))
-def test_a_candidate_that_is_no_better_is_not_promoted(part, untested):
+def test_an_equal_challenger_is_not_promoted(part, untested):
     """Grades are independent of features, so all weights are equal; served is drawn alike."""
     for seed in range(100 + 3 * part, 103 + 3 * part):
         random = Random(seed)
@@ -315,7 +315,7 @@ def test_a_candidate_that_is_no_better_is_not_promoted(part, untested):
         assert "promoted" not in said
 
 
-def test_the_scale_is_taken_anew_when_a_candidate_is_frozen_and_only_then():
+def test_the_scale_changes_only_when_a_challenger_is_frozen():
     scales = [each.state["models"][0]["learner"]["scale"] for each in all_intervals()]
     tried = [any(r.status == "challenger" for r in each.releases) for each in all_intervals()]
     changed = [a != b for a, b in itertools.pairwise(scales)]
@@ -323,7 +323,7 @@ def test_the_scale_is_taken_anew_when_a_candidate_is_frozen_and_only_then():
     assert changed == tried[1:]
 
 
-def test_a_repeated_candidate_is_learned_from_once_where_it_stands_first():
+def test_a_repeated_candidate_is_learned_from_once_at_its_first_position():
     first = [1, 0, 2, 3, 4, 1]
     repeated_ids = [
         query._replace(
@@ -345,7 +345,7 @@ def test_a_repeated_candidate_is_learned_from_once_where_it_stands_first():
     assert learners[0] == learners[1]
 
 
-def test_past_the_most_in_a_turn_nothing_is_bet_on(monkeypatch):
+def test_at_most_so_many_queries_of_an_interval_are_bet_on(monkeypatch):
     monkeypatch.setattr(experiment, "MOST_IN_AN_INTERVAL", 4)
     few = run(WORLD, rules(gate={"min_traces": 1 << 40}))
     experiments = [each.state["models"][0]["gate"]["experiment"] for each in few]
@@ -405,14 +405,14 @@ def experiment_of_the_worse(queries, trust):
 
 
 @pytest.mark.parametrize("seed", repeated(3, quick=0))
-def test_strangers_that_are_capped_cannot_promote_what_is_worse(seed):
+def test_capped_unlisted_sources_cannot_promote_worse_weights(seed):
     queries = under_attack(seed)
     capped = SourceWeights({"human": SourceRule()}, SourceRule(max_share=0.01))
     assert experiment_of_the_worse(queries, None) == "promoted"
     assert experiment_of_the_worse(queries, capped) != "promoted"
 
 
-def test_judgments_of_weight_0_teach_nothing():
+def test_judgments_of_weight_0_are_not_learned_from():
     queries = [
         query._replace(sources={"stranger": 1}) if i % 2 else query for i, query in enumerate(WORLD)
     ]
@@ -478,7 +478,7 @@ def with_others(those):
 
 
 @pytest.mark.slow(alone=False)
-def test_a_change_of_the_features_freezes_learning_and_says_where():
+def test_changed_features_freeze_learning_and_the_reason_names_the_first_query():
     turned = run(with_others(lambda i: i >= 400), rules())
     frozen = [release for release in releases(turned) if release.status == "frozen"]
     assert len(frozen) == 1
@@ -488,7 +488,7 @@ def test_a_change_of_the_features_freezes_learning_and_says_where():
 
 
 @pytest.mark.slow(alone=False)
-def test_queries_with_other_features_are_set_apart_and_counted_by_their_hash():
+def test_queries_with_other_features_are_excluded_and_counted_by_their_hash():
     some = run(with_others(lambda i: i % 5 == 2), rules())
     assert "frozen" not in statuses(some)
     recent, counts, n_noted = some[-1].state["models"][0]["unusable"]
@@ -511,7 +511,7 @@ def test_queries_with_other_features_are_set_apart_and_counted_by_their_hash():
 
 
 @pytest.mark.slow(alone=False)
-def test_invalid_training_data_are_set_apart_and_counted():
+def test_invalid_training_data_are_excluded_and_counted():
     odd = [
         query._replace(features=NO_FEATURES, feature_names=None, invalid_training_data=True)
         if i % 5 == 2
@@ -531,14 +531,14 @@ def test_invalid_training_data_are_set_apart_and_counted():
 
 
 @pytest.mark.slow(alone=False)
-def test_half_of_the_last_queries_may_have_other_features_and_no_more():
+def test_at_most_half_of_the_last_queries_may_have_other_features():
     halves = run(with_others(lambda i: i % 2 == 1), rules())
     assert "frozen" not in statuses(halves)
     more = run(with_others(lambda i: i % 2 == 1 or i == 1_002), rules())
     assert "frozen" in statuses(more)
 
 
-def test_a_first_query_with_other_features_does_not_decide_for_all():
+def test_a_first_query_with_other_features_does_not_fix_the_feature_names():
     turned = run(with_others(lambda i: i == 0), rules(learning_interval_ms=3_600_000))
     state = turned[-1].state["models"][0]
     assert state["feature_names"] == list(NAMES)
@@ -586,7 +586,7 @@ def test_a_new_epoch_with_new_features_tries_weights_against_the_served_order():
 
 
 @pytest.mark.slow(alone=False)
-def test_a_first_query_of_a_new_epoch_does_not_decide_for_all():
+def test_a_first_query_of_a_new_epoch_does_not_fix_the_feature_names():
     """A change of settings, a gap and `forget` keep the version and the live weights."""
     made = rules(learning_interval_ms=3_600_000)
     of = {**new_epoch_after(NAMES), "reads_again": True}
@@ -605,7 +605,7 @@ def snapshot_of(model):
 
 
 @pytest.mark.slow(alone=False)
-def test_a_first_query_does_not_decide_on_the_names_of_initial_weights():
+def test_a_first_query_does_not_fix_the_names_of_initial_weights():
     """They are live under these names, until 501 queries have had others."""
     model, said = model_after(with_others(lambda i: i == 0), rules(initial_weights=TRUTH))
     assert model["learner"]["frozen"] == ""
@@ -616,7 +616,7 @@ def test_a_first_query_does_not_decide_on_the_names_of_initial_weights():
 
 
 @pytest.mark.slow(alone=False)
-def test_a_first_query_with_more_features_than_initial_weights_is_left_out():
+def test_a_first_query_with_more_features_than_initial_weights_is_excluded():
     wide = np.zeros((5, 4))
     odd = {"feature_names": (*NAMES, "phi_d"), "features": wide}
     made = rules(initial_weights=TRUTH)
@@ -630,7 +630,7 @@ def test_a_first_query_with_more_features_than_initial_weights_is_left_out():
 
 @pytest.mark.slow(alone=False)
 @pytest.mark.parametrize("n_of_others", [0, 1])
-def test_initial_weights_for_other_features_freeze_learning_once_most_are_so(n_of_others):
+def test_initial_weights_that_do_not_fit_most_queries_freeze_learning(n_of_others):
     """Also after one query that they would be for, and live weights are not changed."""
     made = rules(initial_weights=(*TRUTH, 0.0))
     odd = {"feature_names": (*NAMES, "phi_d"), "features": np.zeros((5, 4))}
@@ -653,7 +653,7 @@ def test_initial_weights_stay_live_when_features_change_later():
 
 
 @pytest.mark.slow(alone=False)
-def test_learning_that_has_ended_does_not_begin_anew():
+def test_frozen_learning_does_not_restart():
     """For any order of reading: most lack features, and then most have other features."""
     queries = [
         query._replace(feature_names=OTHERS) if i >= 560 else query._replace(propensities=[0.5] * 5)
@@ -689,7 +689,7 @@ def test_kinds_of_unusable_queries_are_bounded():
         ["0", {str(n): 1 for n in range(MOST_KINDS + 5)}],
     ],
 )
-def test_tampered_counts_of_unusable_queries_are_refused(tampered):
+def test_invalid_counts_of_unusable_queries_are_refused(tampered):
     with pytest.raises(ValueError, match=r".+"):
         Unusable.load(tampered)
 
@@ -703,7 +703,7 @@ def with_overflow(those, queries=WORLD):
 
 
 @pytest.mark.slow(alone=False)
-def test_queries_that_overflow_are_set_apart_and_counted():
+def test_queries_that_overflow_are_excluded_and_counted():
     some = run(with_overflow(lambda i: 300 <= i < 310), rules())
     assert "frozen" not in statuses(some)
     without = [
@@ -717,7 +717,7 @@ def test_queries_that_overflow_are_set_apart_and_counted():
 
 
 @pytest.mark.slow(alone=False)
-def test_features_far_beyond_their_spread_are_set_apart_before_they_decide_on_the_scale():
+def test_features_far_beyond_their_spread_are_excluded_before_they_affect_the_scale():
     """1e150 is finite, and so is its square; the scale would be so large that learning stops."""
     without = run([q._replace(grades={}) if i == 300 else q for i, q in enumerate(WORLD)], rules())
     expected = without[-1].state["models"][0]["learner"]
@@ -751,7 +751,7 @@ def one_feature(values):
     return Group(np.array(values, float).reshape(-1, 1), np.array([1.0, 0.0, 0.0]))
 
 
-def test_a_feature_that_never_differed_has_a_limit_too():
+def test_a_constant_feature_also_has_a_limit():
     learner, state = warm([[5.0, 5.0, 5.0]] * 60)
     for largest, is_left_out in [(1e14, False), (1e16, True), (1e150, True)]:
         [batches] = learner.batches([one_feature([0.0, 0.0, largest])], 1)
@@ -759,7 +759,7 @@ def test_a_feature_that_never_differed_has_a_limit_too():
         assert (after.frozen == EXTREME) is is_left_out
 
 
-def test_groups_that_are_usual_alone_are_usual_together():
+def test_groups_within_the_limit_alone_are_within_it_together():
     """One is far from 0 with a small spread, the other wide and below the bound."""
     learner, state = warm(np.random.default_rng(0).normal(size=(60, 3)))
     groups = [one_feature([2e9, 2e9 + 1, 2e9 - 1]), one_feature([9e8, 0.0, -9e8])]
@@ -768,7 +768,7 @@ def test_groups_that_are_usual_alone_are_usual_together():
     assert (after.frozen, after.updates) == ("", state.updates + 1)
 
 
-def test_grades_that_overflow_are_set_apart_too():
+def test_queries_whose_grades_overflow_are_excluded():
     learner = Learner(scale="within_query", label_mode="sum")
     seen = [query._replace(propensities=[0.5] * 5) for query in WORLD]
     seen[300] = seen[300]._replace(propensities=[1e-320] * 5)
@@ -777,7 +777,7 @@ def test_grades_that_overflow_are_set_apart_too():
     assert "frozen" not in statuses(turned)
 
 
-def test_groups_that_only_overflow_together_are_none_of_them_learned_from():
+def test_no_group_of_a_batch_that_overflows_is_learned_from():
     """Their squares are finite, and the sum of them is not."""
     training, made = Training(), rules(batch_queries=4)
     training.begin(NAMES, None, made)
@@ -792,7 +792,7 @@ def test_groups_that_only_overflow_together_are_none_of_them_learned_from():
 
 
 @pytest.mark.slow(alone=False)
-def test_learning_ends_when_most_of_the_last_queries_overflow_and_never_with_wild_weights():
+def test_learning_freezes_with_finite_weights_when_most_recent_queries_overflow():
     half = run(with_overflow(lambda i: i % 2 == 1, long_world()), rules())
     assert "frozen" not in statuses(half)
     more = run(with_overflow(lambda i: i % 2 == 1 or i == 1_002, long_world()), rules())
@@ -803,7 +803,7 @@ def test_learning_ends_when_most_of_the_last_queries_overflow_and_never_with_wil
 
 
 @pytest.mark.slow(alone=False)
-def test_the_size_of_a_chunk_does_not_change_which_queries_are_set_apart():
+def test_chunk_size_does_not_change_which_queries_are_excluded():
     made = rules(batch_queries=1)
     odd = with_overflow(lambda i: i % 4 == 1, with_others(lambda i: i % 4 == 3 or i == 1_002))
     leader = OnlineLearner(made, n_tasks=N_TASKS)
@@ -825,7 +825,7 @@ def clicked(those, **changes):
 
 
 @pytest.mark.slow(alone=False)
-def test_clicks_without_propensities_are_set_apart_and_counted():
+def test_clicks_without_propensities_are_excluded_and_counted():
     """One of them ends nothing, and none is learned from."""
     some = clicked(lambda i: i % 3 == 0)
     model, said = model_after(some, rules(**IMPLICIT))
@@ -840,7 +840,7 @@ def test_clicks_without_propensities_are_set_apart_and_counted():
 
 
 @pytest.mark.slow(alone=False)
-def test_clicks_without_propensities_end_learning_once_most_queries_have_them():
+def test_learning_freezes_when_most_queries_have_clicks_without_propensities():
     model, said = model_after(clicked(lambda i: True), rules(**IMPLICIT), reads_again=True)
     assert [each.status for each in said] == ["frozen"]
     frozen = model["learner"]["frozen"]
@@ -853,7 +853,7 @@ def test_clicks_without_propensities_end_learning_once_most_queries_have_them():
 
 
 @pytest.mark.slow(alone=False)
-def test_clicks_of_a_source_without_weight_are_not_even_counted():
+def test_clicks_of_a_source_without_weight_are_not_counted():
     """For any name: queries with weight 0 neither end learning nor fire an alert."""
     trust = SourceWeights({"human": SourceRule()})
     model, _ = model_after(clicked(lambda i: i), rules(source_weights=trust, **IMPLICIT))
@@ -861,7 +861,7 @@ def test_clicks_of_a_source_without_weight_are_not_even_counted():
 
 
 @pytest.mark.slow(alone=False)
-def test_propensities_need_the_one_label_mode_that_they_mean_something_for():
+def test_propensities_require_label_mode_sum():
     seen = [query._replace(propensities=[0.5] * 5) for query in WORLD]
     [frozen] = [r for r in releases(run(seen, rules())) if r.status == "frozen"]
     assert "label_mode = sum" in frozen.reason
@@ -894,7 +894,7 @@ def test_a_rollback_is_a_new_epoch_with_old_weights():
     assert model["last_command"] == 5
 
 
-def test_a_word_is_followed_once_also_by_a_successor():
+def test_a_command_is_executed_once_even_by_a_successor():
     leader = OnlineLearner(rules(), n_tasks=N_TASKS, state=all_intervals()[-1].state)
     leader.accept_command("m", Command(1, "freeze", "enough"))
     leader.accept_command("nobody", Command(1, "freeze", "enough"))
@@ -923,7 +923,7 @@ def test_a_view_has_both_rankers_and_the_evidence():
     assert view.evidence_against > 0
 
 
-def test_a_view_is_of_the_end_of_the_last_turn_as_a_successor_sees_it():
+def test_a_view_shows_the_end_of_the_last_interval_as_for_a_successor():
     leader, turned = OnlineLearner(rules(), n_tasks=N_TASKS), list[IntervalResult]()
     for batch in interleaved(WORLD, Random(2)):
         now = leader.receive(batch)
@@ -937,7 +937,7 @@ def test_a_view_is_of_the_end_of_the_last_turn_as_a_successor_sees_it():
             assert view.loss == turned[-1].state["models"][0]["loss"]
 
 
-def test_the_loss_is_the_mean_of_the_groups_that_counted_in_the_turn():
+def test_the_loss_is_the_mean_over_the_counted_groups_of_the_interval():
     made = rules(learner=Learner(), batch_queries=4)
     queries = numbered([settled_query(i, Random(i)) for i in range(10)])
     queries[3] = queries[3]._replace(grades={})  # not judged: it changes nothing
@@ -955,7 +955,7 @@ def test_the_loss_is_the_mean_of_the_groups_that_counted_in_the_turn():
     assert losses[0] == pytest.approx(math.log(5))  # of five candidates that all score 0
 
 
-def test_other_rules_keep_what_is_live_and_begin_a_new_epoch():
+def test_changed_rules_keep_live_weights_and_begin_a_new_epoch():
     turned = next(each for each in all_intervals() if each.state["models"][0]["champions"])
     state = json.loads(json.dumps(turned.state))
     made = rules(learner=Learner(learning_rate=0.5))
@@ -976,7 +976,7 @@ def test_other_rules_keep_what_is_live_and_begin_a_new_epoch():
 
 
 @pytest.mark.slow(alone=False)
-def test_models_are_learned_for_apart():
+def test_models_are_learned_separately():
     random = Random(7)
     other = [
         query._replace(model="other", trace_id=f"o-{query.trace_id}", n=-1)
@@ -989,7 +989,7 @@ def test_models_are_learned_for_apart():
     assert [r._replace(ranges={}) for r in releases(turned) if r.model == "m"] == alone
 
 
-def test_models_past_the_most_are_counted_and_left_alone(monkeypatch):
+def test_models_beyond_the_limit_are_counted_and_ignored(monkeypatch):
     monkeypatch.setattr(leader_module, "MOST_MODELS", 2)
     queries = [query._replace(model=f"m-{i % 5}") for i, query in enumerate(WORLD[:100])]
     last = run(queries, rules())[-1].state
@@ -997,7 +997,7 @@ def test_models_past_the_most_are_counted_and_left_alone(monkeypatch):
     assert last["ignored"] == 60
 
 
-def test_orders_measured_at_once_have_the_values_that_each_has_alone():
+def test_orders_measured_together_equal_orders_measured_alone():
     random = Random(5)
     asked = [query for query in WORLD[:60] if query.grades]
     offline_ranking, orders, expected = rules().offline_ranking, [], []
@@ -1030,14 +1030,14 @@ def test_weights_are_measured_as_an_order_that_was_served():
     assert units_of(offline_ranking, [query], (1.0, 1.0, 0.0)).tolist() == [[ONE // 2, ONE // 2]]
 
 
-def test_with_empty_skip_a_query_without_anything_relevant_has_no_value():
+def test_with_empty_skip_a_query_without_relevant_candidates_has_no_value():
     query = settled_query(0, Random(0))._replace(grades={"c0": 0.0})
     measures = MeasureSet.parse(["mrr"])
     assert units_of(OfflineRanking(measures), [query], TRUTH).tolist() == [[0]]
     assert units_of(OfflineRanking(measures, empty="skip"), [query], TRUTH).tolist() == [[MISSING]]
 
 
-def test_a_score_beyond_all_numbers_is_no_value():
+def test_an_overflowing_score_gives_no_value():
     fine = settled_query(0, Random(0))
     wild = fine._replace(features=fine.features * 1e300)
     units = units_of(rules().offline_ranking, [fine, wild, fine], (1e10, 0.0, 0.0))
@@ -1049,14 +1049,14 @@ def test_a_score_beyond_all_numbers_is_no_value():
     )
 
 
-def test_what_a_measure_needs_and_settled_does_not_say_is_no_value():
+def test_a_measure_whose_data_are_not_in_settled_has_no_value():
     offline_ranking = OfflineRanking(MeasureSet.parse(["alpha_ndcg@10", "mrr"]))
     units = units_of(offline_ranking, WORLD[:2], TRUTH)
     assert units[:, 0].tolist() == [MISSING, MISSING]
     assert (units[:, 1] > 0).all()
 
 
-def test_a_ranking_of_nothing_is_worth_nothing_between_others():
+def test_an_empty_ranking_between_others_has_value_0():
     nothing = WORLD[1]._replace(candidate_ids=[], features=np.zeros((0, len(NAMES))))
     offline_ranking = rules().offline_ranking
     units = units_of(offline_ranking, [WORLD[0], nothing, WORLD[2]], TRUTH)

@@ -19,7 +19,7 @@ def steps(optimizer, rate=0.1):
         yield step.tolist()
 
 
-def test_the_examples_hold():
+def test_docstring_examples_are_correct():
     assert doctest.testmod(optimisers)[:2] == (0, 2)
 
 
@@ -48,7 +48,7 @@ def test_the_rate_is_divided_by_the_root_of_one_plus_the_updates_before():
     assert rate_after(8, schedule="constant", learning_rate=0.6) == 0.6
 
 
-def test_a_gradient_is_shortened_as_a_whole_and_never_stretched():
+def test_clipping_scales_down_the_whole_gradient_and_never_up():
     gradient = np.array([3.0, -4.0, 12.0])  # 13 long
     assert clipped(gradient, 6.5).tolist() == [1.5, -2.0, 6.0]
     assert clipped(gradient, 13.0).tolist() == gradient.tolist()

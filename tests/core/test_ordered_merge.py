@@ -25,20 +25,20 @@ def merged(batches):
 
 
 @given(st.randoms(use_true_random=False))
-def test_the_order_is_that_of_settled_time_and_key_whatever_is_read_first(random):
+def test_merged_order_is_by_settled_time_and_key_for_any_reading_order(random):
     merge, taken = merged(interleaved(WORLD, random))
     assert taken == WORLD
     assert merge.n_waiting == 0
 
 
-def test_a_task_that_says_nothing_holds_everything_up_and_is_named():
+def test_a_task_without_records_blocks_the_merge_and_is_reported():
     silent = [records for task, records in enumerate(parts(WORLD)) if task != 1]
     merge, taken = merged(silent)
     assert taken == []
     assert merge.awaited == [1]
 
 
-def test_what_waits_is_counted_in_bytes_too():
+def test_waiting_queries_are_counted_in_bytes():
     merge = OrderedMerge(2, dict.fromkeys(range(2), TaskProgress(0, -1)))
     for n, query in enumerate(WORLD[:3]):
         merge.add(query._replace(task=0, n=n, n_bytes=100 << n))
@@ -48,7 +48,7 @@ def test_what_waits_is_counted_in_bytes_too():
     assert (merge.n_waiting, merge.n_waiting_bytes) == (1, 400)
 
 
-def test_a_mark_at_the_settled_time_of_a_query_does_not_let_it_pass():
+def test_a_watermark_record_at_the_settled_time_does_not_release_the_query():
     """A later record may still settle at that very time, with a smaller trace_id."""
     first = WORLD[0]
     others = [task for task in range(N_TASKS) if task != first.task]
@@ -62,7 +62,7 @@ def test_a_mark_at_the_settled_time_of_a_query_does_not_let_it_pass():
     assert list(merge.take()) == [first]
 
 
-def test_a_mark_of_records_that_were_not_read_says_nothing():
+def test_a_watermark_record_beyond_unread_records_is_not_used():
     merge = OrderedMerge(N_TASKS, BEGINNING)
     merge.add(WORLD[0])
     for task in range(N_TASKS):
@@ -70,7 +70,7 @@ def test_a_mark_of_records_that_were_not_read_says_nothing():
     assert list(merge.take()) == []
 
 
-def test_records_that_come_again_are_left_alone_and_a_gap_is_told():
+def test_repeated_records_are_ignored_and_a_gap_raises():
     mine = [query for query in WORLD if query.task == 0]
     merge = OrderedMerge(N_TASKS, {**BEGINNING, 0: TaskProgress(2, mine[1].settled_time_ms)})
     merge.add(mine[0])
@@ -83,7 +83,7 @@ def test_records_that_come_again_are_left_alone_and_a_gap_is_told():
         merge.add(mine[4])
 
 
-def test_without_a_beginning_it_is_where_the_reading_begins():
+def test_without_progress_the_merge_starts_at_the_first_record():
     mine = [query for query in WORLD if query.task == 0]
     merge = OrderedMerge(1, {})
     merge.add(mine[2])
@@ -93,7 +93,7 @@ def test_without_a_beginning_it_is_where_the_reading_begins():
         merge.add(mine[4])
 
 
-def test_a_mark_may_be_the_beginning():
+def test_a_watermark_record_may_be_the_first_record():
     later = WORLD[-1]._replace(task=0, n=9)
     merge = OrderedMerge(1, {})
     merge.watermark(0, WatermarkRecord(later.settled_time_ms, 9))
@@ -102,7 +102,7 @@ def test_a_mark_may_be_the_beginning():
     assert merge.n_waiting == 1
 
 
-def test_a_number_that_comes_again_at_a_later_time_is_told():
+def test_a_repeated_n_with_a_later_settled_time_raises():
     mine = [query for query in WORLD if query.task == 0]
     merge = OrderedMerge(1, {0: TaskProgress(2, mine[1].settled_time_ms)})
     merge.add(mine[0])

@@ -54,7 +54,7 @@ def run_of(queries, **changes):
 
 
 @pytest.mark.slow
-def test_a_source_that_floods_is_rejected_at_the_gate_while_its_share_is_capped():
+def test_a_flooding_source_with_a_capped_share_promotes_nothing():
     """Four of five queries have inverted grades. Learning has no caps, so it follows them."""
     queries = flooded(1_600, 5)
     of = {"initial_weights": TRUTH}
@@ -72,7 +72,7 @@ def test_a_source_that_floods_is_rejected_at_the_gate_while_its_share_is_capped(
 
 
 @pytest.mark.slow
-def test_a_trusted_source_that_turns_bad_is_believed_until_an_operator_rolls_back():
+def test_a_weighted_source_that_turns_bad_is_learned_from_until_a_rollback():
     """People whose grades turn round after 700 s: their weights are promoted, once."""
     random = Random(7)
     queries = numbered(

@@ -16,7 +16,7 @@ KEY_TAKEN_MS = 1_000 + 50 + 10  # retention + remember + early, as the tasks her
 # Keys
 
 
-def test_the_same_bytes_again_are_a_duplicate_and_others_are_conflicting():
+def test_a_repeated_key_is_duplicate_with_equal_bytes_and_else_conflicting():
     task = Task()
     task.rank(ranking("a b"))
     task.rank(ranking("a b", at=1))
@@ -26,7 +26,7 @@ def test_the_same_bytes_again_are_a_duplicate_and_others_are_conflicting():
     assert task.count("queries", "started") == 1
 
 
-def test_the_first_ranking_of_a_key_stands():
+def test_the_first_ranking_of_a_key_is_used():
     task = Task()
     task.rank(ranking("a b"), ranking("b a"))
     task.judge(judgment({"b": 1}, at=1))
@@ -34,7 +34,7 @@ def test_the_first_ranking_of_a_key_stands():
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_a_duplicate_equals_the_ranking_before_it_a_conflicting_one_included(size):
+def test_a_duplicate_equals_the_ranking_before_it_even_a_conflicting_one(size):
     task = Task()
     rankings = [ranking(order) for order in ("a b", "b a", "b a", "a b")]
     for first in range(0, 4, size):
@@ -43,7 +43,7 @@ def test_a_duplicate_equals_the_ranking_before_it_a_conflicting_one_included(siz
     assert [offset for _, offset, _ in task.reasons] == [1, 3]
 
 
-def test_a_batch_that_names_keys_twice_starts_all_of_them():
+def test_a_batch_with_repeated_keys_starts_each_key_once():
     task = Task()
     task.rank(*(ranking("a b", trace=trace) for trace in "tutvw"))
     assert task.counts("rankings") == {"open": 4, "duplicate": 1}
@@ -51,7 +51,7 @@ def test_a_batch_that_names_keys_twice_starts_all_of_them():
     assert task.total("running") == (4, 4 / 2)
 
 
-def test_the_order_within_a_batch_that_repeats_a_key_is_kept_for_every_list():
+def test_every_list_keeps_its_order_in_a_batch_with_repeated_keys():
     task = Task()
     task.rank(
         ranking("x", trace="u"),
@@ -68,7 +68,7 @@ def test_the_order_within_a_batch_that_repeats_a_key_is_kept_for_every_list():
     ("again", "outcome"), [(KEY_TAKEN_MS, "duplicate"), (KEY_TAKEN_MS + 1, "started")]
 )
 @pytest.mark.parametrize("at_once", [True, False])
-def test_a_key_is_taken_for_key_reserved_ms_inclusive(again, outcome, at_once):
+def test_a_key_is_reserved_for_key_reserved_ms_inclusive(again, outcome, at_once):
     task = Task()
     rankings = [ranking("a b"), ranking("a b", at=again)]
     for batch in [rankings] if at_once else [[one] for one in rankings]:
@@ -79,7 +79,7 @@ def test_a_key_is_taken_for_key_reserved_ms_inclusive(again, outcome, at_once):
 
 @pytest.mark.parametrize("expire", [True, False])
 @pytest.mark.parametrize("first_word", ["a b", "b a"])
-def test_a_duplicate_or_conflicting_ranking_extends_the_time_its_key_is_taken(expire, first_word):
+def test_a_duplicate_or_conflicting_ranking_extends_the_reservation_of_its_key(expire, first_word):
     task = Task(expire=expire)
     task.rank(ranking("a b"))
     task.rank(ranking(first_word, at=700))
@@ -93,7 +93,7 @@ def test_a_duplicate_or_conflicting_ranking_extends_the_time_its_key_is_taken(ex
 
 
 @pytest.mark.parametrize(("watermark", "started"), [(KEY_TAKEN_MS, 1), (KEY_TAKEN_MS + 1, 2)])
-def test_a_key_is_taken_while_a_ranking_within_its_time_can_still_come(watermark, started):
+def test_a_key_is_reserved_while_a_ranking_in_its_time_can_still_arrive(watermark, started):
     task = Task()
     task.rank(ranking("a b"))
     task.beat(watermark)
@@ -101,7 +101,7 @@ def test_a_key_is_taken_while_a_ranking_within_its_time_can_still_come(watermark
     assert task.count("queries", "started") == started
 
 
-def test_a_key_whose_time_was_extended_is_freed_in_the_end():
+def test_a_key_with_an_extended_reservation_is_released_finally():
     task = Task()
     task.rank(ranking("a b"), ranking("a b", at=700))
     task.beat(700 + KEY_TAKEN_MS)
@@ -110,14 +110,14 @@ def test_a_key_whose_time_was_extended_is_freed_in_the_end():
     assert len(task.engine._queries.table) == 0
 
 
-def test_within_one_batch_too_the_latest_naming_extends_the_time():
+def test_the_latest_ranking_in_a_batch_extends_the_reservation_of_its_key():
     task = Task()
     task.rank(*(ranking("a b", at=at) for at in (0, 1_000, 2_000, 3_061)))
     assert task.counts("rankings") == {"open": 2, "duplicate": 2}
 
 
 @pytest.mark.parametrize("expire", [True, False])
-def test_a_key_can_be_used_again_after_its_time_and_both_queries_count(expire):
+def test_a_released_key_can_be_used_again_and_both_queries_count(expire):
     task = Task(expire=expire)
     task.rank(ranking("a b"))
     task.judge(judgment({"b": 1}, at=5))
@@ -136,7 +136,7 @@ def test_a_key_can_be_used_again_after_its_time_and_both_queries_count(expire):
 
 @pytest.mark.parametrize("expire", [True, False])
 @pytest.mark.parametrize("order", [(5, 2_005), (2_005, 5)])
-def test_judgments_of_a_key_used_twice_go_to_the_query_of_their_time(expire, order):
+def test_judgments_of_a_reused_key_belong_to_the_query_of_their_time(expire, order):
     task = Task(expire=expire, out_of_orderness_ms=5_000)
     task.rank(ranking("a b"), ranking("a b c", at=2_000))
     for at in order:
@@ -145,14 +145,14 @@ def test_judgments_of_a_key_used_twice_go_to_the_query_of_their_time(expire, ord
     assert found == {0: [2], 2_000: [3]}
 
 
-def test_a_judgment_of_the_first_of_two_queries_that_is_late_says_so():
+def test_a_late_judgment_of_the_first_query_of_a_reused_key_is_late():
     task = Task(out_of_orderness_ms=5_000)
     task.rank(ranking("a b"), ranking("a b c", at=2_000))
     task.judge(*(judgment({"b": 1}, at=at, name=str(at)) for at in (1_001, 1_051, 1_990)))
     assert task.counts("judgments") == {"late": 1, "early": 1, "applied": 1}
 
 
-def test_while_a_key_is_remembered_only_late_judgments_find_it():
+def test_a_remembered_key_is_found_only_by_late_judgments():
     task = Task()
     task.rank(ranking("a b"))
     task.beat(1_030)
@@ -182,7 +182,7 @@ def test_the_empty_candidate_list_is_measured_as_0():
     assert task.total("running", "ndcg") == (1, 0.0)
 
 
-def test_empty_and_full_lists_in_one_batch_are_measured_apart():
+def test_empty_and_full_lists_in_one_batch_are_measured_separately():
     task = Task()
     task.rank(*(ranking(order, trace=f"t{i}") for i, order in enumerate(["", "a x", "", "x"])))
     task.judge(*(judgment({"x": 1}, at=1, trace=f"t{i}") for i in range(4)))
@@ -199,7 +199,7 @@ def test_repeated_candidates_count_once_at_their_best_rank():
     assert task.last().top == [[("a", 9.0), ("b", 8.0), ("x", 6.0)]]
 
 
-def test_the_best_mention_of_a_repeated_candidate_may_come_last():
+def test_the_best_rank_of_a_repeated_candidate_may_be_its_last():
     task = Task("mrr,map")
     task.rank(ranking("x a b x", scores=[1, 5, 4, 9]))
     task.judge(judgment({"x": 1, "a": 1}, at=1))
@@ -226,7 +226,7 @@ def test_without_scores_the_top_has_none():
     assert task.last().top == [[("b", None), ("a", None)]]
 
 
-def test_explicit_ranks_are_of_the_served_order_only():
+def test_explicit_ranks_apply_to_the_served_order_only():
     task = Task("mrr")
     task.rank(ranking("x y", ranks=[2, 1], scores=[1, 2], scorers={"bm25": [5, 4]}))
     task.judge(judgment({"x": 1}, at=1))
@@ -288,7 +288,7 @@ def test_the_top_shows_three_candidates_with_their_scores_per_ranker():
 # Rankers and strata
 
 
-def test_named_scorers_are_measured_beside_served():
+def test_named_scorers_are_measured_in_addition_to_served():
     task = Task("mrr,top1")
     task.rank(ranking("a b c", scores=[3, 2, 1], scorers={"bm25": [1, 2, 3], "dense": [1, 9, 2]}))
     task.judge(judgment({"c": 1}, at=1))
@@ -299,7 +299,7 @@ def test_named_scorers_are_measured_beside_served():
     assert task.total("running", "top1", ranker="bm25") == (1, 1.0)
 
 
-def test_rankings_with_and_without_a_scorer_add_up_per_ranker():
+def test_rankings_with_and_without_a_scorer_are_summed_per_ranker():
     task = Task("mrr")
     task.rank(
         ranking("a b", trace="t", scorers={"bm25": [1, 2]}),
@@ -310,7 +310,7 @@ def test_rankings_with_and_without_a_scorer_add_up_per_ranker():
     assert task.total("running", ranker="bm25") == (1, 1.0)
 
 
-def test_models_and_variants_are_totalled_apart_and_start_at_zero():
+def test_totals_are_separate_by_model_and_variant_and_start_at_zero():
     task = Task("mrr")
     task.rank(ranking("a b", trace="t", model="x"), ranking("a b", trace="u", variant="y"))
     task.judge(judgment({"b": 1}, at=1, trace="u"))

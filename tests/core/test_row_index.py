@@ -12,7 +12,7 @@ from tests.repeats import sized
 
 
 @pytest.mark.parametrize("n_firsts", [1 << 20, 7])
-def test_it_does_what_a_dict_does(n_firsts):
+def test_row_index_equals_a_dict(n_firsts):
     """With few first halves, nearly every key begins in the slot of others."""
     random, known = Random(1), {}
     table = RowTable(KEY_COLUMNS)

@@ -35,7 +35,7 @@ def test_the_outcome_follows_from_age_and_identity():
             assert found == OUTCOMES[age]
 
 
-def test_the_mask_of_the_fast_path_is_the_table_of_the_slow_path():
+def test_the_mask_of_the_fast_path_equals_the_table_of_the_slow_path():
     ages = np.array([ms for each in AGES.values() for ms in each], np.int64)
     for seen in (False, True):
         mask = RULES.applies(ages, np.full(len(ages), seen)).tolist()
@@ -45,7 +45,7 @@ def test_the_mask_of_the_fast_path_is_the_table_of_the_slow_path():
             assert mask == [outcome == "applied" for outcome in outcomes]
 
 
-def test_durations_beyond_all_timestamps_bound_nothing():
+def test_durations_beyond_all_timestamps_have_no_effect():
     endless = JoinRules(
         retention_ms=10**30,
         maturity_ms=10**30,
@@ -60,7 +60,7 @@ def test_durations_beyond_all_timestamps_bound_nothing():
         assert [rules.outcome(age) for age in ages.tolist()] == ["applied"] * 3
 
 
-def test_limits_are_crossed_by_one_more_judgment_or_by_candidates():
+def test_limits_are_exceeded_by_one_more_judgment_or_candidate():
     assert RULES.over_limit(np.array([2, 3]), np.array([5, 5])).tolist() == [False, True]
     assert RULES.over_limit(np.array([0, 0]), np.array([5, 6])).tolist() == [False, True]
     assert not RULES.over_limit(2, 5)

@@ -40,7 +40,7 @@ def test_evicted_levels_fold_into_other():
     assert tally == {**kept, path("locale", OTHER): 5 + 7}
 
 
-def test_without_segments_a_tally_stays_as_it_is():
+def test_without_segments_a_tally_is_unchanged():
     tally = {("settled", "m", "v", "served", "mrr", "queries"): 1}
     assert SegmentRules().fold(dict(tally)) == tally
 
@@ -71,7 +71,7 @@ def test_merges_are_exact_associative_and_independent_of_order(parts, order):
     assert tallies[0] == whole
 
 
-def test_what_was_folded_between_two_tallies_is_known():
+def test_newly_folded_sums_are_the_difference_of_two_tallies():
     before = {path("locale", "a"): 3, path("locale", "b"): 4, path("locale", OTHER): 1}
     now = {path("locale", "b"): 5, path("locale", OTHER): 6}
     found = newly_folded(GroupedTally.of(before), GroupedTally.of(now))

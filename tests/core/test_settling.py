@@ -15,7 +15,7 @@ from tests.core.build import (
 )
 
 
-def test_a_query_settles_when_the_watermark_is_past_its_maturity_not_before():
+def test_a_query_settles_when_the_watermark_has_passed_its_maturity():
     task = Task(maturity_ms=100)
     task.rank(ranking("a b", at=50))
     task.judge(judgment({"b": 1}, at=60))
@@ -54,7 +54,7 @@ def with_one_in_time_and_one_after():
     )
 
 
-def test_settling_takes_judgments_up_to_maturity_only_whenever_they_are_read():
+def test_settling_uses_judgments_up_to_maturity_in_any_reading_order():
     early, late = with_one_in_time_and_one_after()
     orders = {
         "judgments read ahead": lambda task: (
@@ -85,7 +85,7 @@ def test_settling_takes_judgments_up_to_maturity_only_whenever_they_are_read():
         assert task.total("running") == (1, 1.0), order
 
 
-def test_settled_figures_never_change_by_later_judgments_while_running_ones_do():
+def test_later_judgments_change_running_totals_and_never_settled_ones():
     task = Task()
     task.rank(ranking("a b"))
     task.judge(judgment({"b": 1}, at=50))
@@ -109,7 +109,7 @@ def test_a_withdrawal_after_maturity_leaves_the_settled_grade():
     assert task.total("running") == (0, 0.0)
 
 
-def test_a_withdrawal_in_time_leaves_nothing_to_settle_with():
+def test_a_withdrawal_in_time_leaves_no_settled_grade():
     task = Task()
     task.rank(ranking("a b"))
     task.judge(judgment({"b": 1}, at=50), judgment({"b": None}, at=100))
@@ -132,7 +132,7 @@ def test_in_time_is_decided_by_event_time_and_precedence_by_timestamp():
     assert task.count("extra", "out_of_order") == 1
 
 
-def test_after_maturity_each_grade_in_time_still_merges_apart():
+def test_grades_in_time_read_after_a_later_one_still_settle():
     task = Task(out_of_orderness_ms=200)
     task.rank(ranking("a b c"))
     task.judge(judgment({"a": 1}, at=150))
@@ -175,7 +175,7 @@ def test_a_query_with_no_relevant_candidate_counts_0_and_has_its_counter():
 
 
 @pytest.mark.parametrize("apart", [True, False])
-def test_with_empty_skip_it_has_no_value_but_is_judged(apart):
+def test_with_empty_skip_a_query_with_nothing_relevant_is_judged_without_value(apart):
     task = Task("mrr", empty="skip")
     task.rank(ranking("a b"))
     task.judge(judgment({"a": 0, "b": 0}, at=1))
@@ -193,7 +193,7 @@ def test_with_empty_skip_it_has_no_value_but_is_judged(apart):
     assert task.total("running") == ((1, 1.0) if apart else (0, 0.0))
 
 
-def test_never_ranked_relevant_candidates_count_in_r_and_in_the_ideal():
+def test_unranked_relevant_candidates_count_in_recall_and_the_ideal():
     task = Task("map,ndcg@2,mrr,ndcg")
     task.rank(ranking("a b"))
     task.judge(judgment({"a": 1, "never": 1}, at=1))
@@ -244,7 +244,7 @@ def test_queries_that_settle_together_keep_their_own_values():
 # Order
 
 
-def test_settled_come_in_the_order_of_time_then_key_numbered_from_0():
+def test_settled_queries_are_ordered_by_time_and_key_and_numbered_from_0():
     task = Task()
     keys = [(20, "b", "n"), (10, "z", "n"), (10, "a", "y"), (10, "a", "x"), (15, "c", "n")]
     task = Task(out_of_orderness_ms=50)
@@ -272,7 +272,7 @@ def test_settled_rows_carry_the_offset_and_stratum_of_their_ranking():
     assert settled.stratum == Stratum("x", "v", ("served", "bm25"))
 
 
-def test_strata_with_the_same_rankers_come_together_in_their_order():
+def test_strata_with_equal_rankers_share_a_part_in_their_order():
     task = Task()
     scored = {"scorers": {"bm25": [1, 2]}}
     variants = [("a", {}), ("b", {}), ("c", scored), ("a", {}), ("b", {}), ("c", {})]
@@ -300,7 +300,7 @@ def labelled(part):
 # Clocks
 
 
-def test_the_watermark_waits_for_both_logs():
+def test_there_is_no_watermark_until_both_logs_have_a_clock():
     task = Task(out_of_orderness_ms=30)
     assert task.engine.watermark_ms is None
     task.rank(ranking("a b", at=5), heartbeat(at=10_000))
@@ -314,7 +314,7 @@ def test_the_watermark_waits_for_both_logs():
     assert len(task.settled) == 1
 
 
-def test_heartbeats_move_the_clock_and_never_back():
+def test_heartbeats_move_the_clock_only_forward():
     task = Task()
     task.beat(500)
     task.beat(400)
@@ -346,7 +346,7 @@ def test_duplicates_and_refused_judgments_move_the_clock():
     assert task.engine.clocks_ms["judgments"] == 1_020
 
 
-def test_malformed_records_move_no_clock_and_change_nothing_else():
+def test_malformed_records_do_not_move_the_clock():
     task = Task()
     task.rank(malformed(at=9_999, reason="decode"))
     task.judge(malformed(at=9_999), heartbeat(at=7))

@@ -74,14 +74,14 @@ def test_the_mean_of_one_click_and_one_silent_query_is_half():
         ([judgment({"x": None}, at=50, trace="u")], True),  # a judgment with any content
     ],
 )
-def test_clicks_that_no_longer_arrive_are_not_silence(records, silent):
+def test_a_query_is_silent_only_if_judgments_arrive_by_its_maturity(records, silent):
     task, query = settled(ranking("a b", exposed=2), *records)
     assert query.silent is silent
     assert task.count("queries", "settled_silent") == silent
     assert task.count("queries", "settled_unjudged") == (not silent)
 
 
-def test_a_withdrawn_grade_is_as_if_it_had_never_been_given():
+def test_a_withdrawn_grade_counts_as_never_given():
     given = judgment({"a": 1}, at=10, name="1"), judgment({"a": None}, at=20, name="2")
     _, query = settled(ranking("a b", exposed=2), *given)
     assert (query.silent, query.grades) == (True, {"a": 0, "b": 0})
@@ -99,7 +99,7 @@ def test_an_empty_list_with_exposure_is_silent_and_without_it_unjudged():
     assert (query.silent, query.grades, query.units) == (False, {}, None)
 
 
-def test_of_a_repeated_candidate_its_best_mention_says_whether_it_was_seen():
+def test_exposure_of_a_repeated_candidate_is_that_of_its_best_rank():
     shown = ranking("a b a", scores=[1, 2, 3], exposed=[True, False, False])
     _, query = settled(shown, SOMEBODY)
     assert (query.silent, query.grades) == (False, {})
@@ -118,7 +118,7 @@ def test_a_click_after_maturity_corrects_the_running_value_only():
 # Exposures
 
 
-def test_clicks_are_shares_of_what_was_seen_at_the_first_ranks():
+def test_click_rates_are_shares_of_exposed_candidates_at_the_first_ranks():
     clicks = judgment({"b": 1, "d": 1}, at=20), judgment({"c": 0}, at=30)
     shown = ranking("a b c d", exposed=[False, True, True, False], scorers={"x": [1, 2, 3, 4]})
     task, query = settled(shown, *clicks, measures="ctr@1,ctr@2,ctr@10,abandoned")
@@ -142,7 +142,7 @@ def test_a_silent_query_is_abandoned_and_one_without_exposure_has_no_value():
 # Activity
 
 
-def test_any_question_has_the_answer_of_all_times():
+def test_activity_answers_equal_those_from_all_timestamps():
     random = Random(5)
     for _ in range(300):
         longest = random.choice((1, 3, 10))
@@ -163,7 +163,7 @@ def test_any_question_has_the_answer_of_all_times():
             activity = loaded
 
 
-def test_gaps_that_nobody_asks_about_any_more_are_dropped():
+def test_gaps_that_can_no_longer_be_queried_are_dropped():
     activity = Activity(10)
     for at in range(0, 100_000, 20):
         activity.add(np.array([at]))
@@ -190,7 +190,7 @@ def test_gaps_that_nobody_asks_about_any_more_are_dropped():
         ),
     ],
 )
-def test_measures_of_what_was_seen_are_refused_where_they_cannot_be(settings, words):
+def test_exposure_measures_are_refused_where_unsupported(settings, words):
     with pytest.raises(ConfigError, match=words):
         measure_set(Settings(**settings))
 

@@ -39,7 +39,7 @@ def judgment_weights(sources, times_ms, rules, *, window_ms=1_000):
     return [weights[window][source_group] for window, source_group in places]
 
 
-def test_examples_in_docstrings_are_true():
+def test_docstring_examples_are_correct():
     assert doctest.testmod(source_weights).failed == 0
 
 
@@ -55,14 +55,14 @@ def test_many_judgments_share_the_rate_of_their_source():
     }
 
 
-def test_a_source_has_at_most_its_share_of_what_counts_in_the_end():
+def test_a_source_has_at_most_its_share_of_the_final_weight():
     # 80 of humans are 0.8 of 100, so 20 are left for 90 clicks
     weights = window_weights({"human": 80, "click": 90}, RULES)
     assert weights["human"] == 1.0
     assert weights["click"] * 90 == pytest.approx(0.2 * 100)
 
 
-def test_two_sources_that_are_capped_leave_each_other_their_share():
+def test_two_capped_sources_both_get_their_share():
     half, tenth = SourceRule(max_share=0.5), SourceRule(max_share=0.1)
     rules = SourceWeights({"human": HUMAN, "llm": half, "click": tenth})
     weights = window_weights({"human": 40, "llm": 900, "click": 900}, rules)
@@ -70,7 +70,7 @@ def test_two_sources_that_are_capped_leave_each_other_their_share():
     assert [weights[name] * 900 for name in ("llm", "click")] == pytest.approx([50, 10])
 
 
-def test_a_cap_on_one_may_bring_another_above_its_own():
+def test_capping_one_source_may_require_capping_another():
     half, tenth = SourceRule(max_share=0.5), SourceRule(max_share=0.1)
     rules = SourceWeights({"human": HUMAN, "llm": half, "click": tenth})
     # llm has 30 of 1,040 at first; without the flood of clicks it would have 30 of 40/0.9
@@ -79,13 +79,13 @@ def test_a_cap_on_one_may_bring_another_above_its_own():
     assert weights["click"] * 1_000 == pytest.approx(0.1 * 10 / 0.4)
 
 
-def test_a_share_needs_company():
+def test_a_capped_source_alone_has_weight_0():
     rules = SourceWeights({"click": SourceRule(max_share=0.9)})
     assert window_weights({"click": 10}, rules) == {"click": 0.0}
     assert window_weights({"click": 10, OTHERS: 0}, rules) == {"click": 0.0, OTHERS: 0.0}
 
 
-def test_many_strangers_are_one_party():
+def test_unlisted_sources_share_one_group():
     rules = SourceWeights({"human": HUMAN}, others=SourceRule(max_share=0.5))
     sources = ["human"] * 10 + [f"bot-{n}" for n in range(99)] + [""]
     weights = judgment_weights(sources, [0] * 110, rules)
@@ -93,11 +93,11 @@ def test_many_strangers_are_one_party():
     assert sum(weights[10:]) == pytest.approx(10)
 
 
-def test_strangers_count_nothing_unless_it_is_said():
+def test_unlisted_sources_have_weight_0_by_default():
     assert judgment_weights(["nobody", "human"], [0, 0], RULES) == [0.0, 1.0]
 
 
-def test_a_flood_is_a_matter_of_its_window():
+def test_a_flood_affects_only_its_window():
     sources, times_ms = ["click"] * 201 + ["human"] * 1_000, [999] * 200 + [1_000] + [0] * 1_000
     weights = judgment_weights(sources, times_ms, RULES)
     assert weights[0] == 100 * 0.5 / 200
@@ -112,7 +112,9 @@ counts_of = st.dictionaries(st.sampled_from(["a", "b", "c", OTHERS]), st.integer
 
 @settings(max_examples=examples(100))
 @given(st.dictionaries(st.sampled_from("abc"), rules_of), rules_of, counts_of)
-def test_no_cap_is_ever_passed_and_what_is_far_below_all_is_left_alone(sources, others, counts):
+def test_caps_are_never_exceeded_and_sources_far_below_them_keep_their_weight(
+    sources, others, counts
+):
     rules = SourceWeights(sources, others)
     counts = {rules.group(name): n for name, n in counts.items()}
     weights = window_weights(counts, rules)
@@ -174,12 +176,12 @@ CAPPED = SourceWeights({"human": HUMAN}, others=SourceRule(max_share=0.01))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-def test_one_hostile_judgment_in_twenty_promotes_no_worse_candidate(seed):
+def test_one_hostile_judgment_in_twenty_does_not_promote_worse_weights(seed):
     assert "promoted" not in verdict_with(CAPPED, seed)
 
 
 @pytest.mark.slow
-def test_without_caps_it_would():
+def test_without_caps_hostile_judgments_promote_the_worse_weights():
     """The test above can fail."""
     assert "promoted" in verdict_with(SourceWeights({}, others=SourceRule()), 0)
 

@@ -68,7 +68,7 @@ def judged(queries):
 
 
 @pytest.mark.parametrize("made", [tools, graphs, oracle])
-def test_features_are_those_of_the_functions_with_that_table(made):
+def test_features_equal_those_computed_with_the_table(made):
     queries = described_world(made, n_queries=40)
     table = learned(History(), judged(queries[:30]))
     for query in queries:
@@ -78,12 +78,12 @@ def test_features_are_those_of_the_functions_with_that_table(made):
         np.testing.assert_array_equal(seen.features, expected)
 
 
-def test_features_that_a_ranking_brings_stay():
+def test_features_of_a_ranking_are_kept():
     query = TOOLS[0]._replace(described=None, feature_names=("x",), features=np.ones((5, 1)))
     assert with_rates(featured(query, HashedNgrams()), History()) is query
 
 
-def test_a_query_of_no_candidates_has_no_rows():
+def test_a_query_without_candidates_has_no_rows():
     query = TOOLS[0]._replace(described=Described("tool", "q", ()), candidate_ids=[])
     seen = with_rates(featured(query, HashedNgrams()), History())
     assert seen.features.shape == (0, 4)
@@ -110,7 +110,7 @@ def test_the_best_grade_is_that_of_the_measures():
 
 
 @pytest.mark.slow
-def test_a_perfect_oracle_of_its_own_judgment_is_of_no_use():
+def test_a_feature_of_the_querys_own_judgment_gives_no_advantage():
     queries = described_world(oracle)
     told = learned(History(), judged(queries))
     leaked = [with_rates(featured(query, HashedNgrams()), told) for query in queries]
@@ -158,7 +158,7 @@ def test_no_feature_depends_on_a_judgment_that_had_not_settled(monkeypatch, plac
 
 
 @pytest.mark.slow(alone=False)
-def test_a_version_has_the_table_of_what_had_settled_when_it_was_frozen():
+def test_a_version_has_the_table_of_the_queries_settled_when_it_was_frozen():
     candidates = [
         release for release in releases(all_intervals()) if release.status == "challenger"
     ]
@@ -181,7 +181,7 @@ def test_a_promoted_version_keeps_the_table_that_it_was_tried_with():
 
 
 @pytest.mark.slow
-def test_reliability_is_learned_and_weights_go_by_it():
+def test_success_rates_are_learned_and_weighted():
     said = releases(run(described_world(graphs), rules()))
     assert [each.status for each in said][:2] == ["challenger", "promoted"]
     last = [release for release in said if release.status == "challenger"][-1]
@@ -198,7 +198,7 @@ def test_reliability_is_learned_and_weights_go_by_it():
 
 
 @pytest.mark.slow
-def test_what_nobody_is_trusted_to_say_teaches_the_table_nothing():
+def test_judgments_of_weight_0_do_not_change_the_table():
     mixed = [q._replace(sources={"stranger": 1}) if i % 2 else q for i, q in enumerate(TOOLS)]
     alone = [q._replace(grades={}) if i % 2 else q for i, q in enumerate(TOOLS)]
     trusting = run(mixed, rules(source_weights=SourceWeights({"human": SourceRule()})))
@@ -218,7 +218,7 @@ def no_names(state):
 
 
 @pytest.mark.slow
-def test_the_names_of_graphs_change_nothing():
+def test_names_of_graphs_do_not_change_results():
     queries = described_world(graphs)
     renamed = []
     for query in queries:
@@ -247,7 +247,7 @@ def table_of(n):
     return History({("tool", "a"): Success(0, n)})
 
 
-def test_a_table_is_in_force_from_the_end_of_its_turn_until_the_next():
+def test_a_table_is_used_from_the_end_of_its_interval_to_the_next():
     tables = SuccessRates(table_of(1))
     tables.end_interval(100, max_bytes=1_000)
     tables.now = table_of(2)
@@ -261,7 +261,7 @@ def test_a_table_is_in_force_from_the_end_of_its_turn_until_the_next():
     assert [tables.at(199), tables.at(200)] == [None, table_of(2)]
 
 
-def test_while_three_tables_are_there_no_further_one_is_begun():
+def test_no_further_table_is_begun_while_there_are_three():
     tables = SuccessRates()
     for n in range(1, 6):
         tables.now = table_of(n)
@@ -272,7 +272,7 @@ def test_while_three_tables_are_there_no_further_one_is_begun():
     assert tables.tables == [(200, table_of(2)), (300, table_of(3)), (600, table_of(5))]
 
 
-def test_a_turn_that_taught_nothing_begins_no_table():
+def test_an_interval_without_new_rates_begins_no_table():
     tables = SuccessRates(table_of(1))
     tables.end_interval(100, max_bytes=1_000)
     tables.end_interval(200, max_bytes=1_000)
@@ -283,7 +283,9 @@ def test_a_turn_that_taught_nothing_begins_no_table():
     ("learning_interval_ms", "max_bytes"), [(9_000, 1_500), (60_000, 512 << 10)]
 )
 @pytest.mark.slow
-def test_a_successor_says_the_same_from_any_state(monkeypatch, learning_interval_ms, max_bytes):
+def test_a_successor_continues_with_equal_results_from_any_state(
+    monkeypatch, learning_interval_ms, max_bytes
+):
     monkeypatch.setattr(leader_module, "MAX_TABLES_BYTES", max_bytes)
     made = rules(learning_interval_ms=learning_interval_ms)
     whole = run(TOOLS, made)
@@ -299,12 +301,12 @@ def test_a_successor_says_the_same_from_any_state(monkeypatch, learning_interval
 
 
 @pytest.mark.slow(alone=False)
-def test_the_size_of_chunks_changes_nothing(monkeypatch):
+def test_chunk_size_does_not_change_results(monkeypatch):
     monkeypatch.setattr(leader_module, "_CHUNK", 3)
     assert run(TOOLS, rules()) == all_intervals()
 
 
-def test_new_rules_keep_the_table_of_what_is_live_and_begin_anew_with_the_others():
+def test_changed_rules_keep_the_table_of_live_weights_and_reset_the_others():
     turned = next(each for each in all_intervals() if each.state["models"][0]["champions"])
     state = json.loads(json.dumps(turned.state))
     model_learner = OnlineLearner(
@@ -315,7 +317,7 @@ def test_new_rules_keep_the_table_of_what_is_live_and_begin_anew_with_the_others
     assert model_learner.success_rates == SuccessRates()
 
 
-def test_a_way_back_brings_its_table():
+def test_a_rollback_restores_its_table():
     leader = OnlineLearner(rules(), n_tasks=N_TASKS)
     batches = list(interleaved(TOOLS, Random(2)))
     for batch in batches[: len(batches) // 2]:
@@ -363,7 +365,7 @@ def tables_of(state):
 
 
 @pytest.mark.slow
-def test_all_tables_of_a_state_have_their_room_together(monkeypatch):
+def test_all_tables_of_a_state_share_one_size_limit(monkeypatch):
     """Three models of which each has far more long names than there is room for."""
     most = 40_000
     monkeypatch.setattr(leader_module, "MAX_TABLES_BYTES", most)
@@ -385,7 +387,7 @@ def test_all_tables_of_a_state_have_their_room_together(monkeypatch):
     assert turned[-1].state["models"][0]["success_rates"]["tables"][-1][1]["over_limit"] > 0
 
 
-def test_graphs_without_a_type_share_one_line_of_the_table():
+def test_graphs_without_a_type_share_one_row_of_the_table():
     query = TOOLS[0]._replace(
         described=Described("graph", "", ("x", "y"), graphs=(Graph(), Graph())),
         candidate_ids=["x", "y"],

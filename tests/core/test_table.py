@@ -11,7 +11,7 @@ def ints(*values):
     return np.array(values, np.int64)
 
 
-def test_span_indices_are_the_spans_one_after_the_other():
+def test_span_indices_concatenate_the_spans():
     assert span_indices(ints(5, 20), ints(2, 3)).tolist() == [5, 6, 20, 21, 22]
     assert span_indices(ints(9, 4, 9), ints(1, 0, 2)).tolist() == [9, 9, 10]
     assert span_indices(ints(), ints()).tolist() == []
@@ -66,7 +66,7 @@ def test_released_slots_are_used_before_new_ones():
     assert sorted(again.tolist()) == [0, 1, 3]
 
 
-def test_growing_keeps_what_was_there():
+def test_growing_keeps_existing_rows():
     table = RowTable({"number": np.int64, "name": object})
     slots = table.allocate(3)
     table["number"][slots], table["name"][slots] = [1, 2, 3], ["a", "b", "c"]
@@ -75,7 +75,7 @@ def test_growing_keeps_what_was_there():
     assert table["name"][slots].tolist() == ["a", "b", "c"]
 
 
-def test_objects_of_released_slots_are_let_go():
+def test_references_to_objects_of_released_slots_are_dropped():
     table = RowTable({"number": np.int64, "name": object})
     slots = table.allocate(2)
     table["name"][slots] = ["a", "b"]
@@ -86,7 +86,7 @@ def test_objects_of_released_slots_are_let_go():
 # Spans
 
 
-def test_spans_are_found_where_append_says():
+def test_spans_are_found_at_the_starts_that_append_returns():
     pool = RaggedColumns({"code": np.int32, "grade": np.float64})
     starts = pool.append(ints(2, 0, 1), code=ints(1, 2, 3), grade=np.array([0.1, 0.2, 0.3]))
     more = pool.append(ints(2_000), code=np.arange(2_000), grade=np.arange(2_000.0))
@@ -106,7 +106,7 @@ def test_a_pool_is_wasteful_when_large_and_more_than_a_third_is_discarded():
     assert pool.wasteful
 
 
-def test_compacting_keeps_the_spans_that_are_asked_for_and_makes_room(monkeypatch):
+def test_compacting_keeps_the_given_spans_and_frees_the_rest(monkeypatch):
     monkeypatch.setattr(RaggedColumns, "_COMPACTED_AT_ONCE", 7)
     random = Random(2)
     pool, spans = RaggedColumns({"code": np.int64}), {}
@@ -129,7 +129,7 @@ def test_compacting_keeps_the_spans_that_are_asked_for_and_makes_room(monkeypatc
     assert len(pool["code"]) < 60 * 20 * 25
 
 
-def test_a_pool_of_which_nothing_is_kept_can_be_filled_again():
+def test_a_pool_compacted_to_nothing_can_be_filled_again():
     pool = RaggedColumns({"code": np.int64})
     pool.append(ints(70_000), code=np.ones(70_000))
     assert pool.compact(ints(), ints()).tolist() == []
@@ -139,7 +139,7 @@ def test_a_pool_of_which_nothing_is_kept_can_be_filled_again():
     assert pool["code"][:2].tolist() == [5, 6]
 
 
-def test_what_was_discarded_before_compacting_is_not_counted_again():
+def test_entries_discarded_before_compacting_are_not_counted_again():
     pool = RaggedColumns({"code": np.int64})
     starts = pool.append(ints(75_000, 80_000), code=np.zeros(155_000))
     pool.discard(80_000)

@@ -24,7 +24,7 @@ def is_plain(row):
 
 
 @pytest.mark.parametrize("characters", [CHARACTERS, CHARACTERS + ODD])
-def test_rows_have_the_texts_they_were_made_of(characters):
+def test_rows_are_read_back_as_the_texts_of_which_they_were_made(characters):
     rng = random.Random(1)
     for n in [0, 1, 2, 50]:
         given = some_rows(rng, n, characters)

@@ -7,7 +7,7 @@ from evaluator.core.join.tiers import TRANSITIONS, IllegalTransition, Tier, afte
 from tests.core.build import Task, judgment, ranking
 
 
-def test_a_transition_is_in_the_table_or_raises():
+def test_a_transition_outside_the_table_raises():
     for event, by_tier in TRANSITIONS.items():
         for tier in Tier:
             tiers = np.array([tier, tier], np.uint8)

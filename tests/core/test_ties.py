@@ -45,7 +45,7 @@ def mean_over_orders(measure, scores, grades, topics, *, judged_only):
 
 
 @pytest.mark.parametrize("judged_only", [False, True])
-def test_it_is_the_mean_over_all_orders(judged_only):
+def test_average_ties_equal_the_mean_over_all_orders(judged_only):
     random = Random(31)
     queries = [random_query(random) for _ in range(sized(200, quick=40))]
     often = sum(1 for scores, _, _ in queries if len(list(orders(scores))) > 5)
@@ -77,7 +77,7 @@ def values(task_settings, records):
 
 
 @pytest.mark.slow(alone=False)
-def test_where_nothing_ties_both_ways_give_the_same_bits():
+def test_without_ties_both_settings_give_the_same_bits():
     random = Random(32)
     rankings, judgments = [], []
     for i in range(400):
@@ -107,7 +107,7 @@ def test_explicit_ranks_tie_as_scores_do():
     assert by_rank.value() == (1 + 1 / 2) / 2
 
 
-def test_a_repeated_candidate_ties_where_it_stands_best():
+def test_a_repeated_candidate_ties_at_its_best_score():
     task = Task("mrr", ties="average")
     task.read([ranking("a b a c", scores=[1, 2, 2, 1])], [judgment({"a": 1}, at=1)])
     assert task.value() == (1 + 1 / 2) / 2  # tied with b; c is third

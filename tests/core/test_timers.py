@@ -26,7 +26,7 @@ def push(timers, due, slots):
     timers.push(times(*due), times(*slots), times(*slots))
 
 
-def test_a_timer_has_passed_only_when_the_limit_is_beyond_it():
+def test_a_timer_is_due_only_when_the_limit_has_passed_it():
     timers = Timers()
     push(timers, [10, 20], [1, 2])
     assert popped(timers, 10) == []
@@ -36,7 +36,7 @@ def test_a_timer_has_passed_only_when_the_limit_is_beyond_it():
     assert popped(timers, 21) == [(20, 2)]
 
 
-def test_timers_come_in_order_of_time_whenever_they_were_set():
+def test_timers_are_due_in_order_of_time_for_any_order_of_pushes():
     timers = Timers()
     push(timers, [30, 10], [3, 1])
     assert popped(timers, 11) == [(10, 1)]
@@ -44,13 +44,13 @@ def test_timers_come_in_order_of_time_whenever_they_were_set():
     assert popped(timers, 31) == [(15, 0), (20, 2), (30, 3)]
 
 
-def test_an_empty_calendar_gives_nothing():
+def test_no_timer_is_due_without_timers():
     timers = Timers()
     push(timers, [], [])
     assert popped(timers, AT_THE_END) == []
 
 
-def test_at_the_end_every_timer_has_passed():
+def test_every_timer_is_due_at_the_end():
     timers = Timers()
     push(timers, [0, MAX_TIMESTAMP_MS], [1, 2])
     assert popped(timers, MAX_TIMESTAMP_MS) == [(0, 1)]

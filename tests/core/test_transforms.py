@@ -39,7 +39,7 @@ def before_the_messages(queries):
     return [of(query) for query in queries]
 
 
-def test_examples_in_docstrings_are_true():
+def test_docstring_examples_are_correct():
     assert doctest.testmod(module).failed == 0
 
 
@@ -60,12 +60,12 @@ def test_a_transform_clips_and_then_takes_the_logarithm(text, x, expected):
 @pytest.mark.parametrize(
     "text", ["", "log", "clip:1", "clip:2:1", "clip:0:inf", "clip:0:1log1p", "+log1p", "clip:a:b"]
 )
-def test_a_transform_that_is_none_is_refused(text):
+def test_an_invalid_transform_is_refused(text):
     with pytest.raises(ValueError, match=r".+"):
         Transform.parse(text)
 
 
-def test_transforms_are_written_and_read_the_same():
+def test_transforms_are_read_back_as_written():
     assert loaded(json.loads(json.dumps(documents(DECLARED)))) == DECLARED
     version = Version(1, 2, (1.0, 2.0, 3.0), NAMES, None, DECLARED)
     assert Version.load(json.loads(json.dumps(version.state()))) == version
@@ -115,7 +115,7 @@ def test_views_name_transforms_of_features_that_no_model_has():
         assert [view.unknown_transforms for view in learner.views()] == [expected]
 
 
-def test_weights_for_other_transforms_stay_live_and_are_no_start_of_the_learner():
+def test_weights_for_other_transforms_stay_live_and_do_not_initialise_the_learner():
     first = run(WORLD, rules(transforms=DECLARED))[-1]
     after = partial(OnlineLearner, n_tasks=N_TASKS, state=first.state, new_epoch=True)
     for made, starts in ((rules(transforms=DECLARED), True), (rules(), False)):

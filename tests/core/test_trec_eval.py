@@ -73,7 +73,7 @@ def compared():
 
 
 @pytest.mark.parametrize("name", OURS_BY_THEIRS)
-def test_it_equals_trec_eval(compared, name):
+def test_values_equal_trec_eval(compared, name):
     ours, theirs = compared
     different = [
         (query, theirs[query][name], ours[query][name])

@@ -33,7 +33,7 @@ def settled(shown, *judgments, measures=MEASURES, scales=None, **settings):
     return task, query
 
 
-def test_every_ranker_has_the_same_clicks_at_its_own_ranks():
+def test_every_ranker_counts_the_same_clicks_at_its_own_ranks():
     # Clicks on b and d, of which 1/p is 2 and 100; ips_clip is 20.
     task, query = settled(SHOWN, judgment({"b": 1, "d": 3, "c": 0, "z": 1}, at=20))
     served = 2 / log2(3), 2 / log2(3) + 20 / log2(5), 2 + 20, 1 / 2
@@ -46,7 +46,7 @@ def test_every_ranker_has_the_same_clicks_at_its_own_ranks():
     assert square == 22 * 22 * UNITS_PER_ONE
 
 
-def test_the_clip_is_the_largest_weight():
+def test_clip_bounds_the_weight_of_a_click():
     clicks = judgment({"a": 1, "d": 1}, at=20)
     _, query = settled(SHOWN, clicks, measures="ips_clicks", scales={"ips_clip": 150.0})
     assert query.units == [*units(1 + 100, 0)] * 2
@@ -64,13 +64,13 @@ def test_a_query_without_a_click_adds_nothing_and_one_without_propensities_has_n
     assert query.units == [*units(1, 0)] * 2
 
 
-def test_of_a_repeated_candidate_the_best_ranked_mention_has_the_propensity():
+def test_propensity_of_a_repeated_candidate_is_that_of_its_best_rank():
     shown = ranking("a b a", scores=[1, 2, 3], propensities=[0.5, 1, 0.125])
     _, query = settled(shown, judgment({"a": 1}, at=20), measures="ips_dcg@1,ips_clicks")
     assert query.units == units(8, 8, 0)
 
 
-def test_no_sum_wraps():
+def test_sums_do_not_wrap_around():
     values = np.array([[1 << 39, 10**6 << 40]] * 20)
     sums, squares = sums_of_columns(values, Groups.of(np.array([5, 4] * 10)))
     assert sums == [[10 << 39, 10 * 10**6 << 40]] * 2
@@ -84,7 +84,7 @@ def test_no_sum_wraps():
 
 
 @pytest.mark.slow(alone=False)
-def test_weights_have_the_values_that_they_would_have_had_as_a_scorer():
+def test_weights_have_the_values_of_an_equal_scorer():
     random = Random(3)
     measures = MeasureSet.parse(["mrr", "ips_dcg@2", "ips_clicks"])
     compared = 0
@@ -140,7 +140,7 @@ LEARNS = {
 }
 
 
-def test_the_gate_weighs_clicks_as_the_learner_does():
+def test_the_gate_weights_clicks_like_the_learner():
     for changes in (
         {"gate_measure": "ips_dcg@5"},
         {"implicit_sources": ()},
@@ -159,7 +159,7 @@ def test_the_gate_weighs_clicks_as_the_learner_does():
         (LEARNS, "gate_measure mrr counts all clicks alike, .* Set gate_measure to ips_dcg@10"),
     ],
 )
-def test_these_measures_are_refused_where_they_cannot_be(settings, words):
+def test_click_measures_are_refused_where_unsupported(settings, words):
     with pytest.raises(ConfigError, match=words):
         measure_set(Settings(measures=("mrr", "ips_dcg@5", "ips_clicks"), **settings))
 

@@ -29,7 +29,7 @@ def test_windows_are_by_the_time_of_the_ranking():
     ]
 
 
-def test_a_window_is_final_when_nothing_can_reach_it_and_not_before():
+def test_a_window_is_final_only_when_no_judgment_can_reach_it():
     task = Task(window_ms=200, retention_ms=1_000)
     judged(task, 0, 150)
     task.beat(0 + 200 - 1 + 1_000)
@@ -47,7 +47,7 @@ def test_corrections_reach_the_window_of_their_query_until_it_is_final():
     assert task.windows == [window(0, 1, 1.0), window(200, 1, 1 / 2)]
 
 
-def test_a_withdrawn_query_leaves_its_window_and_an_empty_window_is_not_told():
+def test_a_withdrawn_query_leaves_its_window_and_empty_windows_are_not_emitted():
     task = Task()
     judged(task, 0, 300)
     task.judge(judgment({"b": None}, at=400, trace="t0"))
@@ -56,7 +56,7 @@ def test_a_withdrawn_query_leaves_its_window_and_an_empty_window_is_not_told():
     assert task.windows == [window(200, 1, 1 / 2)]
 
 
-def test_windows_are_told_earliest_first_and_then_by_name():
+def test_windows_are_emitted_by_start_and_name():
     task = Task("mrr,top1", window_ms=200)
     task.rank(
         ranking("a b", at=0, trace="t", model="z"),
@@ -107,7 +107,7 @@ def test_a_query_is_open_until_the_watermark_is_past_its_retention(watermark, n_
     assert task.count("rankings", "expired") == 1 - n_open
 
 
-def test_expiry_leaves_every_total_as_it_is():
+def test_expiry_does_not_change_totals():
     task = Task()
     judged(task, 0, 10)
     before = {path: n for path, n in task.engine.tally().items() if path[0] == "running"}
@@ -118,7 +118,7 @@ def test_expiry_leaves_every_total_as_it_is():
 
 
 @pytest.mark.slow(alone=False)
-def test_memory_of_forgotten_queries_is_used_again():
+def test_memory_of_expired_queries_is_reused():
     task = Task("mrr")
     for i in range(40):
         at = i * 3_000
@@ -140,7 +140,7 @@ def test_memory_of_forgotten_queries_is_used_again():
     assert task.engine.tally()[path] == 40 * one_batch
 
 
-def test_a_query_in_the_memory_of_a_forgotten_one_starts_anew():
+def test_a_query_in_a_reused_row_has_no_state_of_the_former_query():
     task = Task()
     judged(task, 0, 1)
     task.beat(5_000)
@@ -157,7 +157,7 @@ def test_a_query_in_the_memory_of_a_forgotten_one_starts_anew():
 
 
 @pytest.mark.slow(alone=False)
-def test_forgotten_candidate_ids_make_room_while_held_ones_stay_known():
+def test_candidate_ids_of_expired_queries_are_dropped_and_those_of_open_ones_kept():
     task = Task("mrr,map", finished=True)
     task.engine._queries._clean_codes_at = 0  # clean whenever something is expired
     for i in range(30):
@@ -184,7 +184,7 @@ def test_forgotten_candidate_ids_make_room_while_held_ones_stay_known():
     ]
 
 
-def test_candidates_are_told_apart_beyond_the_numbers_of_narrow_columns():
+def test_candidates_are_distinguished_when_numbers_exceed_narrow_columns():
     """The second query has candidates around the largest number of 16 bits."""
     task, queries = Task("mrr"), None
     for trace in ("narrow", "wide"):
@@ -206,7 +206,7 @@ def test_candidates_are_told_apart_beyond_the_numbers_of_narrow_columns():
 # Ends
 
 
-def test_at_the_end_of_a_replay_everything_settles_is_forgotten_and_final():
+def test_at_the_end_of_a_replay_queries_settle_and_expire_and_windows_are_final():
     task = Task(finished=True)
     judged(task, 0, 30)
     task.judge(judgment({"b": 1}, at=40, trace="nobody"))
@@ -218,7 +218,7 @@ def test_at_the_end_of_a_replay_everything_settles_is_forgotten_and_final():
     assert [e.trace_id for e in task.finished] == ["t0", "t30"]
 
 
-def test_finished_queries_are_told_once_with_their_last_revision():
+def test_finished_queries_are_emitted_once_with_their_last_revision():
     task = Task(finished=True, evaluations=False)
     task.rank(ranking("a b", trace="u"), ranking("a", trace="w"), ranking("a b", trace="t", at=5))
     task.judge(judgment({"b": 1}, trace="u"), judgment({"b": 1}, at=6), judgment({"a": 1}, at=900))
@@ -232,7 +232,7 @@ def test_finished_queries_are_told_once_with_their_last_revision():
     ]
 
 
-def test_what_remains_is_what_is_held_by_time_and_key():
+def test_remaining_queries_are_the_open_ones_by_time_and_key():
     task = Task()
     task.rank(ranking("a", trace="old"))
     task.beat(1_001)
@@ -246,7 +246,7 @@ def test_what_remains_is_what_is_held_by_time_and_key():
     ]
 
 
-def test_an_engine_that_read_nothing_has_an_empty_tally():
+def test_an_engine_without_records_has_an_empty_tally():
     task = Task()
     task.read()
     task.finish()
@@ -255,7 +255,7 @@ def test_an_engine_that_read_nothing_has_an_empty_tally():
     assert evaluations_in(task.engine.remaining()) == []
 
 
-def test_durations_longer_than_any_two_times_are_apart_mean_never():
+def test_durations_longer_than_any_time_span_never_elapse():
     task = Task(
         retention_ms=1 << 80, maturity_ms=1 << 80, early_ms=1 << 80, remember_ms=1 << 80,
         out_of_orderness_ms=1 << 80,

@@ -48,9 +48,7 @@ FIRST_MS = SINCE_MS - 5 * WEEK_MS - 4 * 86_400_000 - 8 * 3_600_000  # Monday 202
         ),
     ],
 )
-def test_a_sentence_has_what_fell_from_where_by_how_much_and_since_when(
-    changes, subject, reference
-):
+def test_a_sentence_has_the_series_and_its_former_value_drop_and_onset(changes, subject, reference):
     name = NAME._replace(**changes)
     assert alarm_sentence(name, ALARM) == f"{subject} {FIGURES} {reference}: {REST}."
     assert alert_of(name) in rules_of("alert")
@@ -97,7 +95,7 @@ def test_a_sentence_has_the_largest_carriers_and_the_mean_change_of_the_rest():
         ),
     ],
 )
-def test_a_sentence_has_what_the_pair_did(change, se, expected):
+def test_a_sentence_has_the_change_of_the_pair(change, se, expected):
     context = Context(pair="served-bm25", pair_change=change, pair_se=se)
     assert alarm_sentence(NAME, ALARM._replace(context=context)).endswith(f"queries. {expected}")
 
@@ -120,6 +118,6 @@ def test_a_sentence_has_the_judged_share_and_the_reference_weeks(weeks, expected
     assert alarm_sentence(NAME, alarm).endswith("41,210 queries, judged 0.80.")
 
 
-def test_a_name_cannot_write_to_a_terminal():
+def test_a_name_cannot_contain_terminal_escapes():
     text = alarm_sentence(NAME._replace(model="a\x1b[2J\n"), ALARM)
     assert text.startswith("ndcg@10 of a\\x1b[2J\\n/prod")

@@ -28,7 +28,7 @@ def read(*lines: str) -> Checked:
     return checked
 
 
-def test_a_good_text_passes_and_is_known() -> None:
+def test_a_valid_text_is_parsed() -> None:
     checked = read(*GOOD)
     assert checked.last == {
         b'some_total{model="a"}': b"1.5",
@@ -63,7 +63,7 @@ def test_a_good_text_passes_and_is_known() -> None:
         (5, "# EOF", "after the end"),
     ],
 )
-def test_a_bad_line_is_refused(place: int, line: str, why: str) -> None:
+def test_an_invalid_line_is_refused(place: int, line: str, why: str) -> None:
     lines = [*GOOD[:place], line, *GOOD[place:]]
     if place == 3:
         del lines[4]
@@ -71,13 +71,13 @@ def test_a_bad_line_is_refused(place: int, line: str, why: str) -> None:
         read(*lines)
 
 
-def test_a_text_without_its_end_is_refused() -> None:
+def test_a_text_without_eof_is_refused() -> None:
     with pytest.raises(ExpositionError, match="the end is missing"):
         read(*GOOD[:-1])
 
 
 @given(st.text(max_size=8), st.text(st.characters(exclude_categories=[]), max_size=8))
-def test_any_label_value_comes_back_as_it_was(value: str, odd: str) -> None:
+def test_any_label_value_is_read_back_unchanged(value: str, odd: str) -> None:
     labels = {"model": clean(value), "run": clean(odd)}
     lines = [*header(SPEC), head(SPEC.name, labels) + b" 2 60", b"# EOF"]
     read(*(line.decode() for line in lines))

@@ -40,7 +40,7 @@ def task_of(record):
 
 
 @pytest.mark.slow
-async def test_killed_leaders_publish_what_is_computed_without_them(monkeypatch):
+async def test_killed_leaders_publish_the_events_computed_without_a_leader(monkeypatch):
     monkeypatch.setattr(loop, "MAX_READ_RECORDS", 200)
     monkeypatch.setattr(loop, "IDLE_MS", 1)
     queries, rules, is_pair = made("-0.10, season 0.02", 0.003, 2, weeks=3, drop_day=17)

@@ -96,7 +96,7 @@ async def test_events_are_those_of_the_watch_with_and_without_learning(learns):
 
 
 @pytest.mark.parametrize("part", range(2))
-async def test_a_leader_that_is_killed_again_and_again_publishes_each_event_once(part, monkeypatch):
+async def test_a_repeatedly_killed_leader_publishes_each_event_once(part, monkeypatch):
     random = Random(part)
     monkeypatch.setattr(loop, "MAX_READ_RECORDS", random.choice((40, 200, 900)))
     desk = Desk()
@@ -140,7 +140,7 @@ async def test_a_command_is_executed_once_and_written_with_its_tick():
     assert len(desk.broker.leader.written["alarm-commands"]) == 1
 
 
-async def test_other_rules_begin_with_an_empty_past_and_delete_the_former_state():
+async def test_changed_rules_start_without_history_and_delete_the_former_state():
     desk = Desk()
     settle(desk)
     one = leader(desk)
@@ -155,7 +155,7 @@ async def test_other_rules_begin_with_an_empty_past_and_delete_the_former_state(
     assert events_in(desk) == events()  # the same, of the whole log again
 
 
-async def test_other_workers_with_the_same_values_keep_the_past():
+async def test_other_workers_with_the_same_meaning_keep_the_history():
     desk = Desk()
     settle(desk)
     one = leader(desk)
@@ -172,7 +172,7 @@ async def test_other_workers_with_the_same_values_keep_the_past():
     assert len(events_in(desk)) == len(events())
 
 
-async def test_a_state_that_cannot_be_read_is_deleted():
+async def test_an_unreadable_state_is_deleted():
     desk = Desk()
     desk.weights.append(OutputRecord(b'["alarms"]', b'{"fingerprint": "watch"}'))
     settle(desk)
@@ -184,7 +184,7 @@ async def test_a_state_that_cannot_be_read_is_deleted():
     assert events_in(desk) == events()
 
 
-async def test_a_generation_of_settled_that_begins_counts_from_the_next_whole_hour():
+async def test_a_new_generation_of_settled_counts_from_the_next_whole_hour():
     desk = Desk()
     settle(desk)
     one = leader(desk)
@@ -236,7 +236,9 @@ async def state_of_alarms(desk, *, learns):
 
 
 @pytest.mark.parametrize("what", ["gap", "new generation", "left generation"])
-async def test_alarms_behind_the_learner_read_all_that_they_read_without_it(what, monkeypatch):
+async def test_alarms_behind_the_learner_read_the_records_that_they_read_without_it(
+    what, monkeypatch
+):
     monkeypatch.setattr(loop, "MAX_READ_RECORDS", 50)  # of the first task first
     desk, alone = Desk(), Desk()
     for each in (desk, alone):

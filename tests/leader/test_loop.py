@@ -54,14 +54,14 @@ def whole():
     return asyncio.run(work())
 
 
-def test_there_is_something_to_be_said(whole):
+def test_the_world_has_promotions_and_several_states(whole):
     statuses = [record["status"] for record in whole.log]
     assert statuses[:2] == ["challenger", "promoted"]
     assert len(whole.states) >= 5
 
 
 @pytest.mark.slow(alone=False)
-async def test_the_order_of_reading_changes_no_byte(whole):
+async def test_the_order_of_reading_does_not_change_the_bytes(whole):
     for seed in range(1, 4):
         desk = Desk()
         leader = desk.leader()
@@ -102,7 +102,7 @@ class Mortal(MemoryLeadership):
 
 
 @pytest.mark.parametrize("part", repeated(8, quick=2))
-async def test_killed_again_and_again_the_same_is_said_once(part, whole, monkeypatch):
+async def test_repeatedly_killed_leaders_publish_the_same_records_once(part, whole, monkeypatch):
     random = Random(part)
     monkeypatch.setattr(loop, "MAX_READ_RECORDS", random.choice((7, 40, 500)))
     monkeypatch.setattr(loop, "IDLE_MS", 1)
@@ -117,7 +117,7 @@ async def test_killed_again_and_again_the_same_is_said_once(part, whole, monkeyp
     assert desk.broker.leader.written == whole.broker.leader.written
 
 
-async def test_what_workers_say_again_changes_no_byte(whole):
+async def test_records_repeated_by_workers_do_not_change_the_bytes(whole):
     random = Random(5)
     desk = Desk()
     for part in parts(WORLD):
@@ -140,7 +140,7 @@ async def test_what_workers_say_again_changes_no_byte(whole):
     assert desk.states[-1]["state"]["models"][0]["epoch"] == 0
 
 
-async def test_one_is_is_leader_and_the_others_follow(whole):
+async def test_one_process_is_leader_and_the_others_follow(whole):
     desk = Desk()
     leaders = [desk.leader() for _ in range(3)]
     async with desk.working(leaders[0]), desk.working(leaders[1]), desk.working(leaders[2]):
@@ -155,7 +155,7 @@ async def test_one_is_is_leader_and_the_others_follow(whole):
 
 
 @pytest.mark.slow(alone=False)
-async def test_who_was_deposed_says_nothing_more_and_may_come_back(whole):
+async def test_a_fenced_leader_publishes_nothing_and_may_be_elected_again(whole):
     desk = Desk()
     leadership = MemoryLeadership(desk.broker)
     leader = desk.leader(leadership)
@@ -173,7 +173,7 @@ async def test_who_was_deposed_says_nothing_more_and_may_come_back(whole):
 
 
 @pytest.mark.slow(alone=False)
-async def test_what_leaders_in_turn_have_counted_adds_up_to_what_was_measured(whole):
+async def test_counts_of_successive_leaders_add_up_to_the_sums_of_the_state(whole):
     desk, counted = Desk(), Counter()
     for end, n_weights in ((len(WORLD) // 2, 2), (len(WORLD), len(whole.weights))):
         leader = desk.leader()
@@ -188,7 +188,7 @@ async def test_what_leaders_in_turn_have_counted_adds_up_to_what_was_measured(wh
             assert [counted[*path, "queries"], counted[*path, "sum_units"]] == figures
 
 
-async def test_a_broker_that_goes_away_delays_and_changes_nothing(whole, monkeypatch):
+async def test_an_unavailable_broker_only_delays_the_leader(whole, monkeypatch):
     monkeypatch.setattr(loop, "FIRST_PAUSE_SECONDS", 0.001)
     desk = Desk()
     desk.broker.disconnect()
@@ -209,7 +209,7 @@ async def test_a_broker_that_goes_away_delays_and_changes_nothing(whole, monkeyp
     ("limit", "most"),
     [("MOST_WAITING", 30), ("MOST_WAITING_BYTES", 30 * len(settled_value(WORLD[0])))],
 )
-async def test_a_task_that_says_nothing_is_named_and_the_others_are_not_read_for_ever(
+async def test_a_task_without_records_is_reported_and_limits_the_reading_of_others(
     monkeypatch, limit, most
 ):
     monkeypatch.setattr(loop, limit, most)
@@ -258,7 +258,7 @@ def much_later(state, *, gap_of: int | None = None, n_queries: int = 60):
 
 
 @pytest.mark.slow(alone=False)
-async def test_after_a_gap_what_is_live_stays_and_a_new_epoch_begins():
+async def test_a_gap_keeps_live_weights_and_begins_a_new_epoch():
     desk = Desk()
     await promoted(desk)
     live, log, state = desk.weights, desk.log, desk.states[-1]
@@ -297,7 +297,7 @@ async def test_a_new_generation_begins_at_n_0_with_a_new_epoch_and_no_gap():
     assert desk.log[: len(log)] == log
 
 
-async def test_a_generation_that_was_left_is_left_alone_by_successors_too():
+async def test_successors_also_ignore_a_former_generation():
     """A worker that has not noticed yet continues in the old generation for a while."""
     desk = Desk()
     desk.settle_all(WORLD)
@@ -325,7 +325,7 @@ def in_generation(desk, name):
     return {names[-1] for names in read} == {name} and state["state"]["taken"].keys() == tasks
 
 
-async def test_queries_of_other_workers_are_left_alone_and_other_settings_begin_an_epoch(whole):
+async def test_foreign_queries_are_ignored_and_changed_settings_begin_an_epoch(whole):
     desk = Desk()
     desk.settle_all(world(8, 100), fingerprint="strangers")
     desk.settle_all(WORLD)
@@ -344,7 +344,7 @@ async def test_queries_of_other_workers_are_left_alone_and_other_settings_begin_
     assert sum(n for n, _ in state["state"]["taken"].values()) <= 100
 
 
-async def test_other_rules_begin_an_epoch_where_the_old_ones_ended(whole):
+async def test_changed_rules_begin_an_epoch_where_the_former_ended(whole):
     desk = Desk()
     await promoted(desk)
     leader = desk.leader(rules_fingerprint="others")
@@ -355,7 +355,7 @@ async def test_other_rules_begin_an_epoch_where_the_old_ones_ended(whole):
 
 
 @pytest.mark.parametrize("value", [b"{}", b"{", b'{"format":7}'])
-async def test_a_state_that_cannot_be_read_ends_it_with_what_to_do(value):
+async def test_an_unreadable_state_ends_the_leader_with_a_remedy(value):
     desk = Desk()
     desk.broker.leader.written["weights"].append(OutputRecord(STATE_KEY, value))
     with pytest.raises(SourceUnusable, match="evaluator weights forget"):
@@ -373,7 +373,7 @@ async def test_transforms_of_features_that_no_model_has_are_logged_once():
     assert [(line["model"], line["features"]) for line in found] == [("m", ["prise"])]
 
 
-async def test_what_cannot_be_read_is_counted_and_said():
+async def test_unreadable_records_are_counted_and_logged():
     desk = Desk()
     desk.broker.write(
         ("settled", 0), [OutputRecord(b"k", b"{", (("fingerprint", FINGERPRINT.encode()),))]
@@ -389,7 +389,7 @@ async def test_what_cannot_be_read_is_counted_and_said():
 # --- an operator's command ------------------------------------------------------------------------
 
 
-async def test_an_operator_rolls_back():
+async def test_an_operator_can_roll_back():
     desk = Desk()
     leader = desk.leader()
     async with desk.working(leader):
@@ -411,7 +411,7 @@ async def test_an_operator_rolls_back():
 
 
 @pytest.mark.slow(alone=False)
-async def test_what_is_learned_after_forgetting_is_never_taken_for_what_was_live_before():
+async def test_weights_learned_after_forget_are_distinct_from_those_live_before():
     """The same queries again result in the same weights, under new versions."""
     desk = Desk()
     command = Command(7, "freeze", "until the fair is over")
@@ -448,7 +448,7 @@ async def test_what_is_learned_after_forgetting_is_never_taken_for_what_was_live
     )
 
 
-def test_after_forgetting_the_models_that_were_spoken_of_last_go_on():
+def test_after_forget_the_most_recently_published_models_continue():
     said = [
         {"model": f"m{i % 20:02}", "epoch": 3 - i // 20, "version": 1 + i // 20, "checksum": str(i)}
         | {"event_time_ms": i}
@@ -463,7 +463,7 @@ def test_after_forgetting_the_models_that_were_spoken_of_last_go_on():
     assert (stored.positions, stored.event_time_ms) == ({}, 39)
 
 
-async def test_a_word_that_cannot_be_read_is_said_once():
+async def test_an_unreadable_command_is_logged_once():
     desk = Desk()
     written = desk.broker.leader.written["weights"]
     written.append(OutputRecord(command_key("m"), b'{"action":"dance"}'))
@@ -486,7 +486,7 @@ async def test_live_weights_that_are_deleted_are_not_live():
         await desk.until(lambda: "m" not in leader.live)
 
 
-async def test_live_weights_that_were_changed_are_not_served():
+async def test_changed_live_weights_are_not_served():
     desk = Desk()
     await promoted(desk)
     leader = desk.leader()
@@ -504,7 +504,7 @@ async def test_live_weights_that_were_changed_are_not_served():
         assert leader.live["m"] == live
 
 
-async def test_a_state_of_another_layout_ends_it_with_what_to_do():
+async def test_a_state_of_another_layout_ends_the_leader_with_a_remedy():
     desk = Desk()
     await promoted(desk)
     state = json.loads(desk.weights[-1].value)
@@ -520,7 +520,7 @@ async def test_a_state_of_another_layout_ends_it_with_what_to_do():
 DEEP = b"[" * 100_000
 
 
-async def test_poison_in_the_topic_of_weights_is_passed_over():
+async def test_invalid_records_in_the_topic_of_weights_are_skipped():
     desk = Desk()
     await promoted(desk)
     [*_, live] = [json.loads(r.value) for r in desk.weights if r.key == b'"m"']

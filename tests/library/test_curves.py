@@ -16,7 +16,7 @@ LEVELS = [level / 10 for level in range(11)]
 
 
 @pytest.mark.parametrize("module", [curves, candidates])
-def test_the_examples_of_a_module_hold(module):
+def test_docstring_examples_are_correct(module):
     failed, tried = doctest.testmod(module)
     assert (failed, tried > 0) == (0, True)
 
@@ -51,7 +51,7 @@ def naive_interpolated(grades, scores, level):
 
 
 @pytest.mark.slow(alone=False)
-def test_it_equals_trec_eval_and_the_definition():
+def test_interpolated_precision_equals_trec_eval_and_the_definition():
     import pytrec_eval
 
     runs, qrels = random_lists(7, 1_000)
@@ -103,7 +103,7 @@ def test_queries_without_a_relevant_candidate_may_be_skipped():
     assert (skipped.query_ids, skipped.area) == (["r"], 1.0)
 
 
-def test_the_area_is_that_of_trapezoids():
+def test_the_area_follows_the_trapezoidal_rule():
     qrels, run = {"q": {"a": 1, "b": 1}}, {"q": {"a": 3.0, "x": 2.0, "b": 1.0}}
     found = evaluator.precision_at_recall(qrels, run, levels=[0.0, 0.5, 1.0])
     assert found.area == pytest.approx((1 + 1) / 2 * 0.5 + (1 + 2 / 3) / 2 * 0.5)
@@ -160,7 +160,7 @@ def test_curves_and_areas_equal_those_of_scikit_learn(ranked):
 
 
 @pytest.mark.slow
-def test_what_was_never_ranked_is_below_every_score_to_scikit_learn():
+def test_unranked_candidates_are_below_every_score_for_scikit_learn():
     from sklearn import metrics
 
     runs, qrels = random_lists(10, 200)
@@ -258,7 +258,7 @@ def test_a_plot_has_the_data_and_its_labels(kind, monkeypatch):
     matplotlib.pyplot.close("all")
 
 
-def test_without_matplotlib_a_plot_says_what_to_install(monkeypatch):
+def test_a_plot_without_matplotlib_names_the_package_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(evaluator.InvalidInputError, match="pip install matplotlib"):
         evaluator.thresholds({"q": {"a": 1}}, {"q": {"a": 0.5}}).plot()
@@ -269,7 +269,7 @@ def test_without_matplotlib_a_plot_says_what_to_install(monkeypatch):
 # --- freshness and details
 
 
-def test_freshness_is_that_of_the_worked_example():
+def test_freshness_equals_the_worked_example():
     """docs/measures.md: a, two days old, grade 2, above b, new, grade 1; the half-life is a day."""
     day = 86_400_000
     fresh = evaluator.Freshness(half_life_ms=day, ages_ms={"q": {"a": 2 * day, "never": 9 * day}})

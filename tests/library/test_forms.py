@@ -103,7 +103,7 @@ def test_a_file_that_cannot_be_read_is_an_error_of_the_library(tmp_path, name, c
 
 
 @pytest.mark.parametrize("line", ["q1 0 a", "q1 0 a one", "q1 Q0 a 1 0.5 tag"])
-def test_a_line_that_is_none_is_named(tmp_path, line):
+def test_an_invalid_line_is_named(tmp_path, line):
     (tmp_path / "qrels").write_text(f"q1 0 a 1\n{line}\n")
     with pytest.raises(ValueError, match="line 2 is not a line of a TREC qrels file"):
         evaluator.evaluate(tmp_path / "qrels", RUN, "mrr")
@@ -132,7 +132,7 @@ def test_a_line_that_is_none_is_named(tmp_path, line):
         ({"q": {"a": 1, "b": "x"}}, {"q": {"a": 1.0}}, "'q' to 'q' is not a number"),
     ],
 )
-def test_what_cannot_be_used_is_refused_with_words(qrels, run, said):
+def test_unusable_input_is_refused_with_a_message(qrels, run, said):
     with pytest.raises(ValueError, match=said):
         evaluator.evaluate(qrels, run, "mrr")
 
@@ -165,12 +165,12 @@ def test_what_cannot_be_used_is_refused_with_words(qrels, run, said):
     ],
 )
 @pytest.mark.parametrize("missing", ["warn", "skip", "zero", "error"])
-def test_what_has_nothing_in_common_is_an_error(qrels, run, said, missing):
+def test_qrels_and_run_that_cannot_be_matched_are_an_error(qrels, run, said, missing):
     with pytest.raises(evaluator.InvalidInputError, match=said):
         evaluator.evaluate(qrels, run, "mrr", missing=missing)
 
 
-def test_candidates_that_were_all_ranked_by_others_are_no_error():
+def test_a_run_with_only_unjudged_candidates_is_no_error():
     found = evaluator.evaluate({"q": {"a": 1}}, {"q": {"b": 1.0}}, "mrr")
     assert found.mean == {"mrr": 0.0}
 

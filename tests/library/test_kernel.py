@@ -56,7 +56,7 @@ def test_values_are_those_of_the_engine_to_the_last_bit(lists, what):
     assert per_query == expected
 
 
-def test_fractional_grades_and_scores_that_hardly_differ_give_the_same_bits():
+def test_fractional_grades_and_close_scores_give_the_same_bits():
     random = Random(3)
     runs, qrels = {}, {}
     for number in range(sized(500, quick=100)):
@@ -118,7 +118,7 @@ def test_arrays_give_the_same_bits_as_mappings(arrays, what):
 
 
 @pytest.mark.parametrize("size", [64, *(pytest.param(n, marks=SLOW) for n in (1, 2, 17))])
-def test_values_do_not_depend_on_the_queries_beside(arrays, size):
+def test_values_do_not_depend_on_other_queries(arrays, size):
     _, (scores, grades) = arrays
     whole = evaluator.evaluate(grades, scores, MEASURES).units
     order = np.random.default_rng(1).permutation(len(scores))
@@ -144,7 +144,7 @@ def test_lists_of_lists_are_arrays(arrays):
 
 
 @pytest.mark.parametrize("width", [1, 2, 127, 128, pytest.param(1_000, marks=SLOW)])
-def test_lists_that_are_judged_whole_give_the_same_bits_at_any_width(width):
+def test_fully_judged_lists_give_the_same_bits_at_any_width(width):
     rng = np.random.default_rng(width)
     scores, grades = rng.random((40, width)), rng.integers(0, 5, (40, width)).astype(float)
     grades[3] = 0.0

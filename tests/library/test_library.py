@@ -20,7 +20,7 @@ RUN = {"both": {"a": 1.0}, "only ranked": {"c": 1.0}, "empty": {"a": 1.0}, "with
 
 
 @pytest.mark.parametrize("module", [measuring, comparing, names, results, dense, order])
-def test_the_examples_of_a_module_hold(module):
+def test_docstring_examples_are_correct(module):
     failed, tried = doctest.testmod(module)
     assert (failed, tried > 0) == (0, True)
 
@@ -37,7 +37,7 @@ def test_a_query_that_the_run_lacks_may_count_as_an_empty_ranking():
     assert found.mean == {"mrr": 0.5}
 
 
-def test_a_ranking_that_returned_nothing_is_worth_0():
+def test_an_empty_ranking_has_value_0():
     assert evaluator.evaluate({"q": {"a": 1}}, {"q": {}}, "mrr").per_query == {"q": {"mrr": 0.0}}
 
 
@@ -77,7 +77,7 @@ def test_a_value_that_a_query_lacks_is_absent_and_not_in_the_mean():
     assert found.mean == {"subtopic_recall@1": 1.0, "mrr": 1.0}
 
 
-def test_names_come_back_as_they_were_asked_for_with_their_companions():
+def test_results_have_the_requested_names_and_their_companions():
     found = evaluator.evaluate(
         {"q": {"a": 1}}, {"q": {"a": 1.0}}, ["hit@1", "top1", "map_graded@5"]
     )
@@ -86,7 +86,7 @@ def test_names_come_back_as_they_were_asked_for_with_their_companions():
     assert found.values("top1").tolist() == [1.0]
 
 
-def test_scales_are_obeyed():
+def test_scales_are_applied():
     found = evaluator.evaluate(
         {"q": {"a": 1}},
         {"q": {"a": 1.0}},
@@ -111,7 +111,7 @@ def test_scales_are_obeyed():
         ("mrr", {"map_graded_max_grade": 32}, "map_graded_max_grade is 32"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_with_words(measures, settings, said):
+def test_unsupported_measures_and_settings_are_refused_with_a_message(measures, settings, said):
     with pytest.raises(ValueError, match=said):
         evaluator.evaluate(QRELS, RUN, measures, **settings)
 
@@ -178,12 +178,12 @@ AGES = evaluator.Freshness(half_life_ms=1, ages_ms={0: {"a": 1}})
         (lambda: evaluator.details(ARRAY, ARRAY), "details are by candidate id"),
     ],
 )
-def test_every_error_is_one_of_the_library(call, said):
+def test_every_error_is_an_error_class_of_the_library(call, said):
     with pytest.raises(evaluator.InvalidInputError, match=said):
         call()
 
 
-def test_a_package_of_measures_that_cannot_be_used_is_an_error_of_the_library(monkeypatch):
+def test_an_unusable_package_of_measures_is_an_error_of_the_library(monkeypatch):
     point = SimpleNamespace(name="odd", dist=None, load=lambda: 7)
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [point])
     with pytest.raises(evaluator.InvalidInputError, match="odd of another package is a int"):
@@ -220,7 +220,7 @@ def test_importing_the_package_imports_nothing_else():
     assert done.stdout.split() == ["False", "True", "True"]
 
 
-def test_what_the_package_offers_can_be_listed_and_nothing_else_is_there():
+def test_dir_lists_the_public_names_and_others_raise():
     assert {"evaluate", "compare", "Measured", "Paired"} <= set(dir(evaluator))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = evaluator.nothing
@@ -244,7 +244,7 @@ def test_a_comparison_is_the_paired_one_on_the_common_queries():
     assert (found["after"]["mrr"].traces, found["after"]["mrr"].wins) == (3, 1)
 
 
-def test_the_baseline_may_be_any_and_every_other_run_is_compared():
+def test_any_run_may_be_the_baseline_of_all_others():
     runs = {"one": {"q0": RIGHT}, "two": {"q0": WRONG}, "three": {"q1": RIGHT}}
     found = evaluator.compare(GRADES, runs, "mrr", baseline="two", missing="skip")
     assert found["one"]["mrr"].difference == 0.5
@@ -261,7 +261,7 @@ def test_arrays_are_compared_row_by_row():
 @pytest.mark.parametrize(
     ("runs", "baseline"), [({}, None), ({"one": {}}, None), ({"one": {}, "two": {}}, "three")]
 )
-def test_a_comparison_of_nothing_is_refused(runs, baseline):
+def test_an_empty_comparison_is_refused(runs, baseline):
     with pytest.raises(ValueError, match="give two or more"):
         evaluator.compare(GRADES, runs, "mrr", baseline=baseline)
 
@@ -347,7 +347,7 @@ def test_the_best_share_of_unjudged_candidates_is_the_smallest():
     "library",
     ["polars", pytest.param("pandas", marks=pytest.mark.slow)],  # it takes long to import
 )
-def test_a_comparison_and_values_are_frames_of_the_library_that_is_there(library, monkeypatch):
+def test_comparisons_and_values_are_frames_of_the_installed_library(library, monkeypatch):
     module = pytest.importorskip(library)
     other = {"pandas": "polars", "polars": "pandas"}[library]
     monkeypatch.setitem(sys.modules, other, None)  # as if it were not installed

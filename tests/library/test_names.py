@@ -43,7 +43,7 @@ def test_a_name_of_another_program_is_that_of_the_same_measure_here():
     assert {name: own_name(name) for name in OWN} == OWN
 
 
-def test_our_names_and_unknown_ones_stay():
+def test_our_names_and_unknown_ones_are_unchanged():
     ours = ["ndcg@10", "ndcg", "map", "top1", "hit@5", "p[rel=2]@5", "fbeta[2,rel=3]@5", "rbp[0.8]"]
     for name in (*ours, "map_graded@10", "subtopic_recall@5", "nonsense@5", "last_relevant", ""):
         assert own_name(name) == name
@@ -70,7 +70,7 @@ def test_a_measure_with_another_meaning_is_refused_with_the_nearest(name, said):
         evaluator.evaluate({"q": {"a": 1}}, {"q": {"a": 1.0}}, [name])
 
 
-def test_values_have_the_names_that_were_asked_for():
+def test_values_have_the_requested_names():
     qrels, run = {"q": {"a": 2, "b": 1}}, {"q": {"a": 0.1, "b": 0.5}}
     found = evaluator.evaluate(qrels, run, "nDCG@10, ndcg_linear@10, AP(rel=2), map_graded@5, top1")
     assert found.measures == (

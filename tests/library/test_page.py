@@ -16,7 +16,7 @@ def examples():
             yield code, promised.split(", parallel")[0]
 
 
-def test_the_examples_hold():
+def test_documented_examples_are_correct():
     names, n_checked = {}, 0
     for code, promised in examples():
         if promised:

@@ -186,7 +186,7 @@ def test_an_id_in_a_header_counts_before_the_frame():
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_no_hostile_schema_reads_a_record(name):
+def test_hostile_schemas_read_no_record(name):
     answers = {"1": Answer("AVRO", HOSTILE[name][0])}
     values = [b"\0\0\0\0\1" + each for each in (b"", b"\1", b"\x80\x80\x80\x80\x80\x40\1\0")]
     assert n_planned(parts_of(MAPPINGS[1], answers), values) == 0
@@ -200,7 +200,7 @@ def test_blocks_with_a_size_are_read():
     assert n_planned(parts_of(MAPPINGS[1]), [value, with_sizes]) == 2
 
 
-def test_types_that_are_used_often_take_little_room():
+def test_repeated_types_share_their_tables():
     fields = [{"name": "a", "type": "string"}]
     kinds = [{"type": "record", "name": "R0", "fields": fields}]
     for depth in range(1, 50):
@@ -222,7 +222,7 @@ def batch_of(tables, values, room):
 
 
 @pytest.mark.slow
-def test_no_mutant_makes_it_read_or_write_where_it_must_not(tmp_path):
+def test_no_mutant_causes_an_invalid_memory_access(tmp_path):
     chance = random.Random(3)
     program = built(Path(__file__).with_name("texts_harness.c"), tmp_path)
     sent = [np.ascontiguousarray(library.powers_of_five).tobytes()]

@@ -93,7 +93,7 @@ def replayed(worlds, name, *arguments):
     return out
 
 
-def test_a_foreign_world_gives_what_its_canonical_twin_gives(worlds):
+def test_a_foreign_world_gives_the_results_of_its_canonical_twin(worlds):
     twin, foreign = (
         replayed(worlds, "twin"),
         replayed(worlds, "foreign", f"--mapping={worlds / 'm.toml'}"),
@@ -124,7 +124,7 @@ def require_equal(twin, foreign):
     assert totals[0] == totals[1]
 
 
-def test_functions_of_packages_give_rankings(worlds, monkeypatch):
+def test_functions_of_packages_map_rankings(worlds, monkeypatch):
     class Point:
         name, dist = "impressions", None
 
@@ -181,14 +181,14 @@ def test_a_dead_letter_is_the_original_record(worlds):
         ("[rankings]", "[ranking]", [], "m.toml:2: ranking is not known here"),
     ],
 )  # fmt: skip
-def test_what_a_mapping_cannot_do_is_a_usage_error(worlds, capsys, old, new, arguments, expected):
+def test_an_unsupported_mapping_is_a_usage_error(worlds, capsys, old, new, arguments, expected):
     (worlds / "m.toml").write_text(MAPPING.replace(old, new))
     source, out = f"--source=file://{worlds / 'foreign'}", f"--out={worlds / 'out'}"
     assert main(["replay", source, out, f"--mapping={worlds / 'm.toml'}", *arguments]) == 2
     assert expected in capsys.readouterr().err
 
 
-def test_a_trial_shows_each_record_and_a_summary(worlds, capsys):
+def test_mapping_try_shows_each_record_and_a_summary(worlds, capsys):
     with (worlds / "foreign" / "search.clicks.ndjson").open("r+") as file:
         rest = file.read()
         file.seek(0)
@@ -341,7 +341,7 @@ def iso(ms):
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
-def test_a_trial_names_members_that_no_message_has(worlds, capsys):
+def test_mapping_try_names_members_that_no_message_has(worlds, capsys):
     text = (worlds / "m.toml").read_text().replace("[rankings.rows]", '''query = "txt"
 segments = { kind = "type", "a.b" = "colour" }
 model = { const = "m" }
@@ -365,7 +365,7 @@ exposed = "relevance.seen"''')  # fmt: skip
     assert shown.count("in no message") == 1
 
 
-def test_a_trial_names_traces_whose_records_never_meet(worlds, capsys):
+def test_mapping_try_names_traces_whose_records_never_meet(worlds, capsys):
     clicks = worlds / "foreign" / "search.clicks.ndjson"
     clicks.rename(worlds / "foreign" / "search.clicks-1.ndjson")
     arguments = [f"--mapping={worlds / 'm.toml'}", f"--source=file://{worlds / 'foreign'}"]
@@ -405,7 +405,7 @@ def test_a_trial_names_traces_whose_records_never_meet(worlds, capsys):
         ),
     ],
 )
-def test_a_trial_finds_what_makes_a_mapping_useless(worlds, capsys, old, new, expected):
+def test_mapping_try_reports_a_mapping_without_usable_results(worlds, capsys, old, new, expected):
     assert MAPPING.count(old) == 1
     (worlds / "m.toml").write_text(MAPPING.replace(old, new))
     arguments = [f"--mapping={worlds / 'm.toml'}", f"--source=file://{worlds / 'foreign'}"]
@@ -414,7 +414,7 @@ def test_a_trial_finds_what_makes_a_mapping_useless(worlds, capsys, old, new, ex
 
 
 @pytest.mark.slow(alone=False)
-def test_batches_of_clicks_give_what_single_clicks_give(worlds):
+def test_batches_of_clicks_give_the_results_of_single_clicks(worlds):
     """Records with three clicks each, of several queries, some of them of no ranking."""
     clicks = [json.loads(line) for line in lines(worlds / "foreign" / "search.clicks.ndjson")]
     clicks += [{**click, "query_id": 7_000 + n} for n, click in enumerate(clicks[:9])]

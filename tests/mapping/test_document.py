@@ -76,7 +76,7 @@ def refusal(text):
         (RANKINGS, '[rankings]\nfunction = "no_such"\nmodel = "m"', "m.toml:3: rankings.model is beside function. Accepted: topic and function."),
     ],
 )  # fmt: skip
-def test_an_error_has_its_line_and_what_is_accepted(old, new, expected):
+def test_an_error_has_its_line_and_the_accepted_values(old, new, expected):
     assert old in RANKINGS
     assert expected in refusal(RANKINGS.replace(old, new))
 
@@ -89,7 +89,7 @@ def test_an_error_has_its_line_and_what_is_accepted(old, new, expected):
         ('[judgments]\ntrace_id="t"\n[judgments.rows]\nnode_id="n"\ncandidate_id="c"\ngrade="g"', "m.toml:3: judgments.rows gives several messages. Accepted: each, the array of the rows."),
     ],
 )  # fmt: skip
-def test_errors_between_members(text, expected):
+def test_contradicting_or_missing_members_are_refused(text, expected):
     assert expected in refusal(text)
 
 
@@ -98,7 +98,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path):
         read_mapping(tmp_path / "none.toml")
 
 
-def test_the_hash_is_of_the_meaning_not_of_topic_comments_or_layout():
+def test_the_hash_covers_the_meaning_and_not_topic_comments_or_layout():
     plain = read_document(RANKINGS, "a").hash
     assert read_document('# text\n[rankings]\ntopic = "x"\n' + RANKINGS[11:], "b").hash == plain
     assert read_document(RANKINGS.replace('"c"', '"d"'), "a").hash != plain

@@ -115,7 +115,7 @@ def of_serp(record, number=7, answers=None):
     return mapper(RANKINGS, answers)(Record(record))
 
 
-def test_a_frame_has_a_number_or_a_guid_before_the_bytes_or_in_a_header():
+def test_a_frame_is_a_number_or_a_guid_before_the_bytes_or_in_a_header():
     number, guid = b"\x00\x00\x00\x01\x02", b"\x01" + uuid.UUID(GUID).bytes
     assert frame_of(Record(number + b"abc")) == Frame("258", b"abc")
     assert frame_of(Record(guid + b"abc")) == Frame(GUID, b"abc")
@@ -136,7 +136,7 @@ def test_a_frame_has_a_number_or_a_guid_before_the_bytes_or_in_a_header():
     assert ids_in([records]) == {GUID}
 
 
-def test_json_loses_its_frame():
+def test_the_frame_of_json_is_removed():
     text = RANKINGS.replace('format = "avro"\nregistry = "http://registry"\n', "")
     value = {**serp(), "session": {"id": GUID}}
     for hit in value["hits"]:
@@ -149,7 +149,7 @@ def test_json_loses_its_frame():
     assert payload_of_json(b"\x00\x01") == b"\x00\x01"
 
 
-def test_a_record_in_avro_becomes_the_message_of_its_twin_in_json():
+def test_an_avro_record_becomes_the_message_of_its_json_twin():
     expected = (
         b'{"schema_version":1,"trace_id":"%s","node_id":"71","timestamp_ms":1769846400000,'
         b'"model":"shop","candidate_ids":["12","b"],"scores":[%s,0.30000000000000004],'
@@ -206,7 +206,7 @@ def test_numbers_that_are_not_finite_refuse_the_record():
         assert found == Malformed("mapping", "a number is not finite")
 
 
-def test_what_cannot_be_decoded_is_refused_with_the_id():
+def test_an_undecodable_record_is_refused_with_the_schema_id():
     good = avro(7, SERP, serp())
     assert of_serp(good[:-1]) == Malformed("decode", "schema 7: the record ends too early")
     assert of_serp(good + b"xy") == Malformed("decode", "schema 7: 2 bytes follow the record")
@@ -353,7 +353,7 @@ def test_a_schema_that_does_not_fit_is_one_error_in_the_log(old, new, text):
     assert text in event["error"]
 
 
-def test_a_path_through_many_types_is_compared_in_little_time():
+def test_a_path_through_many_types_is_compared_quickly():
     width, layers = 20, 7
     references = []
     for layer in range(layers, 0, -1):
@@ -390,7 +390,7 @@ def test_random_schemas_are_used_or_refused():
     assert found >= {"decode", "registry"}
 
 
-def test_the_format_needs_a_registry_and_files_have_none():
+def test_avro_requires_a_registry_and_json_has_none():
     for members, error in (
         ('format = "avro"', "format is avro beside no schema. Accepted: registry."),
         ('registry = "http://r"', "format is json beside registry. Accepted: json."),

@@ -186,7 +186,7 @@ def seen(outcome):
 
 
 @pytest.mark.parametrize("number", range(len(MAPPINGS)))
-def test_a_mapping_gives_what_the_interpreter_gives(number):
+def test_a_mapping_equals_the_interpreter(number):
     chance, outcomes = random.Random(number), set()
     document = tomllib.loads(MAPPINGS[number])
     ((log, table),) = document.items()

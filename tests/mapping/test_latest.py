@@ -72,7 +72,7 @@ async def test_a_schema_that_cannot_be_used_does_not_fit(fake, schema, kind, tex
 
 
 @pytest.mark.parametrize(("fault", "text"), [(503, "answers with 503"), ("slow", "in 0 s")])
-async def test_a_registry_that_is_away_is_a_warning(fake, fault, text, monkeypatch):
+async def test_an_unavailable_registry_is_a_warning(fake, fault, text, monkeypatch):
     monkeypatch.setattr(latest, "SECONDS", 0.3 if fault == "slow" else 20.0)
     register(fake, "serps", SERP)
     fake.fault = fault
@@ -122,7 +122,7 @@ async def test_schemas_of_protobuf_are_compared_by_their_messages(fake, old, new
     assert text in what
 
 
-async def test_what_does_not_fit_or_is_not_known_is_logged(fake):
+async def test_schemas_that_do_not_fit_or_are_unknown_are_logged(fake):
     register(fake, "serps", CLICK)
     with capture_logs() as logs:
         log_comparisons(await comparisons_of(fake))

@@ -72,7 +72,7 @@ def taken(backlog, limit_ms):
     return None if portion is None else ([m[:2] for m in portion.messages], *portion[3:])
 
 
-def test_records_are_taken_up_to_the_first_that_leads_too_far():
+def test_records_are_taken_up_to_the_first_beyond_the_lead():
     waiting = backlog(ranking(5), clicks(4, 7), {"kind": "view"}, ranking(20), ranking(6))
     assert waiting.head_ms == 5
     assert taken(waiting, 4) is None
@@ -115,7 +115,7 @@ def progress(offset, end, **note):
     return Progress(Committed(offset, Note(**note).text), end)
 
 
-def test_others_that_are_not_at_their_end_hold_a_member_back():
+def test_a_member_waits_for_others_that_are_not_at_their_end():
     found = {
         ("rankings", 1): progress(5, 9, clock_ms=70),
         ("rankings", 2): progress(9, 9, clock_ms=2),
@@ -177,7 +177,7 @@ class Topics:
         return done
 
 
-async def test_a_partition_that_was_lost_between_two_turns_begins_at_its_commit():
+async def test_a_partition_lost_between_two_turns_starts_at_its_commit():
     one, two = ("rankings", 0), ("rankings", 1)
     topics, sought = Topics({one: 0, two: 0}), []
     topics.seek = lambda partition, offset: sought.append((partition, offset))
@@ -256,7 +256,7 @@ def batch(log, first, *times):
     return Records.of(log, 0, range(first, end), [None] * len(values), values, None, end)
 
 
-async def test_a_partition_that_was_at_its_end_holds_records_back_that_came_after_it():
+async def test_a_partition_formerly_at_its_end_holds_back_later_records():
     stage = (
         Stage(read_document(MAPPING, "m.toml").logs["rankings"], max_future_skew_ms=0),
         lambda records: decode_rankings(records, max_future_skew_ms=0),
@@ -326,7 +326,7 @@ def test_positions_older_than_reserved_keys_are_refused():
         ("a,clicks", "clicks is a topic of the mapping"),
     ],
 )
-def test_topics_to_write_are_two_new_ones(tmp_path, capsys, to, expected):
+def test_topics_to_write_must_be_two_other_topics(tmp_path, capsys, to, expected):
     text = MAPPING.replace("[judgments]", '[judgments]\ntopic = "clicks"')
     (tmp_path / "m.toml").write_text(text)
     source = ["--source=kafka://127.0.0.1:1", f"--mapping={tmp_path / 'm.toml'}"]

@@ -36,7 +36,7 @@ def test_partitioners_hash_as_their_clients(name, key, number):
     assert PARTITIONERS[name](key, n) == positive % n
 
 
-def test_traces_in_equal_partitions_meet():
+def test_traces_in_partitions_of_equal_number_meet():
     verdict = meeting(placed("i", TRACES), placed("c", TRACES[:9], key=no_key))
     assert verdict.severity == "ok"
     assert verdict.what == (
@@ -45,7 +45,7 @@ def test_traces_in_equal_partitions_meet():
     )
 
 
-def test_different_partitioners_part_traces():
+def test_different_partitioners_separate_traces():
     verdict = meeting(placed("i", TRACES), placed("c", TRACES, by="crc32"))
     apart = sum(
         PARTITIONERS["murmur2"](trace.encode(), 4) != PARTITIONERS["crc32"](trace.encode(), 4)
@@ -73,7 +73,7 @@ def test_partition_counts_that_differ_are_an_error():
     assert verdict[:2] == ("error", "i has 4 partitions and c has 3.")
 
 
-def test_one_topic_with_both_kinds_is_copied():
+def test_one_topic_for_both_kinds_is_copied():
     severity, what, advice = meeting(placed("all", TRACES), placed("all", TRACES, by="crc32"))
     assert severity == "warning"
     assert what == "all has rankings and judgments, and a worker reads two topics."

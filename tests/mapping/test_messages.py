@@ -113,7 +113,7 @@ def test_units_of_time_round_down(unit, value, expected):
     assert b'"timestamp_ms":%d,' % expected in message
 
 
-def test_the_first_path_that_is_there_counts_also_in_headers_and_keys():
+def test_the_first_existing_path_counts_also_in_headers_and_keys():
     text = '[judgments]\ntrace_id = ["a.b", "header:x-s", "key:k.k", "key:"]\nnode_id = "n"\n'
     text += 'candidate_id = "c"\ngrade = "g"'
     value = b'{"a":{"b":null},"n":"n","c":"x","g":1}'
@@ -153,7 +153,7 @@ def test_the_type_of_an_element_by_index_is_checked_in_rows():
     assert 'r[0].s[0] is "x"; needed: a number' in refused(text, value("x"))[1]
 
 
-def test_where_leaves_out_and_its_timestamp_is_mapped():
+def test_a_record_left_out_by_where_has_its_mapped_timestamp():
     text = CLICK + 'where = { type = ["click", 1], a.b = [true] }\ntimestamp_ms = "at"\n'
     text += 'candidate_id = "c"\ngrade = "g"'
     mapped = mapper(text)
@@ -165,7 +165,7 @@ def test_where_leaves_out_and_its_timestamp_is_mapped():
     )
 
 
-def test_a_table_leaves_out_before_anything_is_refused():
+def test_a_record_left_out_by_a_table_is_not_refused():
     text = CLICK + 'candidate_id = "c"\ngrade = { path = "act", table = { click = 1, 7 = -1 } }'
     mapped = mapper(text)
     assert mapped(Record(b'{"act":"view"}')) == LeftOut(
@@ -177,7 +177,7 @@ def test_a_table_leaves_out_before_anything_is_refused():
     )
 
 
-def test_rows_without_score_and_rank_are_ranked_in_their_order():
+def test_rows_without_score_and_rank_keep_their_order():
     text = HEAD + '[rankings.rows]\ncandidate_id = "ids"'
     assert b'"candidate_ids":["b","7"],"ranks":[1,2]}' in only(text, b'{"t":"s","ids":["b",7]}')
     assert b'"candidate_ids":[],"ranks":[]}' in only(text, b'{"t":"s","ids":[]}')
@@ -195,7 +195,7 @@ def test_rows_of_judgments_are_grades_of_one_message():
     assert mapped(Record(b'{"r":[]}')).why == "rows: no row"
 
 
-def test_rows_with_members_of_their_own_are_messages():
+def test_rows_with_their_own_members_are_separate_messages():
     text = '[judgments]\ntrace_id = "t"\nsource = { const = "s" }\ngrade = { const = 1 }\n'
     text += '[judgments.rows]\neach = "r"\nnode_id = "n"\ntimestamp_ms = "at"\ncandidate_id = "c"'
     mapped = mapper(text)
@@ -209,7 +209,7 @@ def test_rows_with_members_of_their_own_are_messages():
     )
 
 
-def test_no_more_messages_are_made_than_a_record_gives(monkeypatch):
+def test_mapping_of_a_record_stops_at_the_size_limit(monkeypatch):
     made = []
     monkeypatch.setattr(messages, "encode", lambda message: made.append(message) or b"x" * 100_000)
     text = '[judgments]\ntrace_id = "t"\nsource = { const = "s" }\ngrade = { const = 1 }\n'
@@ -221,7 +221,7 @@ def test_no_more_messages_are_made_than_a_record_gives(monkeypatch):
     assert len(made) * 100_000 < MAX_BYTES + 200_000
 
 
-def test_debezium_takes_after_and_leaves_out_deletes():
+def test_debezium_reads_after_and_leaves_out_deletes():
     text = (
         HEAD.replace("\n", '\nenvelope = "debezium"\n', 1) + '[rankings.rows]\ncandidate_id = "c"'
     )
@@ -267,7 +267,7 @@ def test_cloudevents_are_structured_or_binary():
         (b'{"t":"s","r":[{"id":"x","s":1,"e":1}]}', ("mapping", "rankings.rows.exposed: r[0].e is 1; needed: true or false")),
     ],
 )  # fmt: skip
-def test_a_refusal_has_the_path_and_what_was_found(value, expected):
+def test_a_refusal_has_the_path_and_the_found_value(value, expected):
     text = HEAD + '[rankings.rows]\neach = "r"\ncandidate_id = "id"\nscore = "s"\nexposed = "e"\n'
     text += 'features = { a = "f.a", b = "f.b" }'
     reason, detail = refused(text, value)
@@ -275,7 +275,7 @@ def test_a_refusal_has_the_path_and_what_was_found(value, expected):
     assert expected[1] in detail
 
 
-def test_parallel_arrays_have_one_length():
+def test_parallel_arrays_must_have_equal_lengths():
     text = HEAD + '[rankings.rows]\ncandidate_id = "ids"\nscore = "s"'
     assert b'"scores":[1.0]' in only(text, b'{"t":"s","ids":["a"],"s":[1]}')
     assert refused(text, b'{"t":"s","ids":["a"],"s":[]}')[1] == (

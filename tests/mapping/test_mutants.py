@@ -147,7 +147,7 @@ WORLDS = {
 
 
 @pytest.mark.parametrize("form", WORLDS)
-def test_a_damaged_record_is_a_message_left_out_or_one_dead_letter(form, tmp_path):
+def test_a_damaged_record_gives_messages_is_left_out_or_is_one_dead_letter(form, tmp_path):
     chance, outcomes, n = random.Random(f"mutants {form}"), Counter(), 0
     worlds = list(WORLDS[form](tmp_path))
     while n < N_MUTANTS / 5:
@@ -209,7 +209,7 @@ async def lines_of(folder, log):
 
 
 @pytest.mark.slow(alone=False)
-def test_a_damaged_archive_is_unusable_or_each_of_its_lines_is_counted(tmp_path):
+def test_a_damaged_archive_is_unusable_or_all_its_lines_are_counted(tmp_path):
     """Damage between lines too: lines that are cut, joined or empty, and compressed bytes."""
     chance, outcomes, n = random.Random("archives"), Counter(), 0
     worlds = [world for world in json_worlds(tmp_path) if world[0] == "judgments"]

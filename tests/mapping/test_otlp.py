@@ -212,7 +212,7 @@ def test_attributes_of_all_kinds_are_plain_values():
 
 
 @pytest.mark.parametrize("space", ["\n", "\n\n", "\n \t\r\n", " ", "\t", "\r\n"])
-def test_json_may_begin_with_space(space):
+def test_json_may_begin_with_whitespace(space):
     value = request_of([retrieval(1, [{"id": "d-1"}])])
     for spaced in (value, value.replace(b"{", b"{" + space.encode())):
         assert mapped("rankings", space.encode() + spaced) == mapped("rankings", value)
@@ -252,7 +252,7 @@ def test_protobuf_that_begins_like_json_is_read():
         (request_of([retrieval(1, [{"score": 1}]), retrieval(2, [])]), "mapping", "id is missing"),
     ],
 )  # fmt: skip
-def test_what_is_no_otlp_is_refused_as_a_whole(value, reason, text):
+def test_invalid_otlp_is_refused_as_a_whole(value, reason, text):
     found = mapped("rankings", value)
     assert (found.reason, text in found.detail) == (reason, True), found
 
@@ -326,7 +326,7 @@ def in_order(items):
     return json.dumps(list(items), sort_keys=True)
 
 
-def test_protobuf_gives_what_json_gives():
+def test_protobuf_gives_the_messages_of_json():
     chance = random.Random(5)
     for _ in range(sized(2_000, quick=200)):
         spans = [any_span(chance) for _ in range(chance.randrange(4))]
@@ -336,7 +336,7 @@ def test_protobuf_gives_what_json_gives():
 
 
 @pytest.mark.slow(alone=False)
-def test_damaged_protobuf_is_what_the_schema_makes_of_it_or_refused():
+def test_damaged_protobuf_is_read_as_by_its_schema_or_refused():
     chance, n_read = random.Random(6), Counter()
     for _ in range(sized(6_000, quick=1_500)):
         of_spans = chance.random() < 0.5
@@ -429,7 +429,7 @@ def test_nested_attributes_of_protobuf_have_a_limit():
         list(items_of(nested(19)))
 
 
-def test_damaged_requests_never_raise():
+def test_damaged_requests_do_not_raise():
     chance = random.Random(4)
     requests = [
         request_of([retrieval(n, [{"id": "a"}, {"id": str(n)}]) for n in range(3)]),
@@ -506,7 +506,7 @@ def test_a_world_in_otlp_equals_its_canonical_twin(tmp_path, encoded):
     assert totals["ledger"]["rankings"]["left_out"] == n_left_out
 
 
-def test_the_page_is_executed(tmp_path, monkeypatch, capsys):
+def test_the_documented_commands_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     read_mapping.cache_clear()  # of another mapping.toml
     blocks = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL)
@@ -527,7 +527,7 @@ def test_the_page_is_executed(tmp_path, monkeypatch, capsys):
     assert row["values"]["served"]["mrr"] == 1 / 2  # the second document is relevant
 
 
-def test_the_collector_writes_what_the_preset_reads_and_keys_it_by_trace():
+def test_the_collector_writes_records_for_the_preset_keyed_by_trace():
     collector = yaml.safe_load(COLLECTOR.read_text("utf-8"))
     mapping = tomllib.loads(PRESET)
     kafka = collector["exporters"]["kafka"]

@@ -12,7 +12,7 @@ PAGE = (ROOT / "docs" / "mapping.md").read_text("utf-8")
 BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
 
 
-def test_the_example_is_mapped_and_evaluated(tmp_path, monkeypatch, capsys):
+def test_the_documented_example_is_mapped_and_evaluated(tmp_path, monkeypatch, capsys):
     read_mapping.cache_clear()  # of another mapping.toml
     monkeypatch.chdir(tmp_path)
     (tmp_path / "logs").mkdir()

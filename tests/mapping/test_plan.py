@@ -207,7 +207,7 @@ def scores_of(tokens):
 
 
 @pytest.mark.parametrize("style", ["{!r}", "{:.17g}", "{:.16g}", "{:.15g}", "{:.3g}", "{:.2e}"])
-def test_any_double_is_written_as_the_encoder_writes_it(style):
+def test_any_double_is_written_as_by_the_encoder(style):
     chance = random.Random(style)
     tokens = []
     for _ in range(sized(30_000, quick=3_000)):
@@ -235,7 +235,7 @@ def test_powers_of_two_are_written_by_their_shortest_digits():
 TIMES = '[judgments]\ntrace_id="t"\nnode_id="t"\ntimestamp_ms={path="at",unit="iso"}\ncandidate_id="t"\ngrade={const=1}\n'  # fmt: skip
 
 
-def test_times_are_those_of_the_slow_path():
+def test_times_equal_those_of_the_slow_path():
     chance = random.Random(2)
     values = []
     for _ in range(sized(20_000, quick=2_000)):
@@ -247,7 +247,7 @@ def test_times_are_those_of_the_slow_path():
     assert differing(TIMES, values) > len(values) / 10
 
 
-def test_what_a_plan_does_not_support_is_left_to_the_slow_path(monkeypatch):
+def test_mappings_that_a_plan_does_not_support_take_the_slow_path(monkeypatch):
     for other in (
         ROWS.replace('"cloudevents"', '"debezium"'),
         ROWS.replace('"data.text"\n', '"data.text[0]"\n'),
@@ -289,7 +289,7 @@ def test_grades_of_rows_are_planned_if_each_candidate_has_one(rows, is_planned):
 
 
 @pytest.mark.slow
-def test_no_mutant_makes_it_read_or_write_where_it_must_not(tmp_path):
+def test_no_mutant_causes_an_invalid_memory_access(tmp_path):
     chance = random.Random(7)
     program = built(Path(__file__).with_name("plan_harness.c"), tmp_path)
     parts = [np.ascontiguousarray(library.powers_of_five).tobytes()]
@@ -321,7 +321,7 @@ def test_a_table_whose_values_never_fit_has_no_plan(members):
 
 
 @pytest.mark.parametrize("n_steps", [55, 62, 70])
-def test_a_path_deeper_than_the_models_allow_is_left_to_the_reference(n_steps):
+def test_a_path_deeper_than_the_models_allow_takes_the_reference_path(n_steps):
     names = ".".join(["a"] * n_steps)
     text = f'[judgments]\ntrace_id = "{names}"\nnode_id = "n"\ncandidate_id = "n"\ngrade = {{const = 1}}\n'
     value = b'{"n":"x","a":' + b'{"a":' * (n_steps - 1) + b'"v"' + b"}" * n_steps

@@ -200,7 +200,7 @@ def random_serp(chance, later):
 
 
 @pytest.mark.parametrize("syntax", ["proto3", "proto2", "editions"])
-def test_random_records_become_the_messages_of_their_twins_in_json(mapper, syntax):
+def test_random_records_become_the_messages_of_their_json_twins(mapper, syntax):
     """The twin is written by the JSON format of Protobuf itself."""
     file = shop(syntax)
     if syntax == "editions":
@@ -436,7 +436,7 @@ def test_the_hash_is_of_the_descriptors_not_of_the_name_of_their_file(tmp_path):
     assert read_document(RANKINGS, name).hash != plain
 
 
-def test_change_events_begin_in_after(mapper):
+def test_paths_of_change_events_start_in_after(mapper):
     file = shop()
     add_message(file, "Change", ".shop.Click before = 1\n.shop.Click after = 2\nstring op = 3")
     change = classes_of(file)["Change"]
@@ -449,7 +449,7 @@ def test_change_events_begin_in_after(mapper):
     assert isinstance(run(Record(change(op="d").SerializeToString())), LeftOut)
 
 
-def test_the_schema_of_another_project_is_read(mapper):
+def test_a_schema_of_another_project_is_read(mapper):
     """That of OTLP: recursive, with maps of unions, made by protoc."""
     from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
     from opentelemetry.proto.common.v1 import common_pb2

@@ -197,7 +197,7 @@ def random_cases(chance, n):
 
 
 @pytest.mark.slow
-def test_random_records_of_random_schemas_are_what_the_package_finds():
+def test_random_records_of_random_schemas_are_read_as_by_the_package():
     chance, n_read, n = random.Random(1), Counter(), Counter()
     for file, tree, kinds in random_cases(chance, sized(3_000, quick=300)):
         tables, decode = tables_of(file, ".shop.M0", tree)
@@ -323,7 +323,7 @@ ODD = {
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_odd_records_are_what_the_package_finds_or_left_to_it(name):
+def test_odd_records_are_read_as_by_the_package_or_left_to_it(name):
     payload, is_read = ODD[name]
     tables, decode = tables_of(odd_file(), ".shop.M", TREE)
     room = field(18, b"x" * 200)  # of a field that is not there, so that its text has room
@@ -427,7 +427,7 @@ def test_every_record_is_read_by_the_schema_and_the_message_that_it_names(parts_
     assert n_planned(of_set, [payload] * 3, headers) == 2
 
 
-def test_frames_that_are_kept_have_a_limit(parts_of, monkeypatch):
+def test_the_number_of_kept_frames_is_limited(parts_of, monkeypatch):
     monkeypatch.setattr(framed_texts, "MAX_SCHEMAS", 10)
     payload = serp(number=5).SerializeToString()
     of_set, with_answers = parts_of(RANKINGS), parts_of(of_registry(RANKINGS), {"7": ANSWER})
@@ -444,7 +444,7 @@ def test_clicks_of_several_rows_are_one_record_of_the_slow_path(parts_of):
 
 
 @pytest.mark.slow
-def test_no_mutant_makes_it_read_or_write_where_it_must_not(tmp_path):
+def test_no_mutant_causes_an_invalid_memory_access(tmp_path):
     chance = random.Random(3)
     program = built(Path(__file__).with_name("texts_harness.c"), tmp_path)
     sent = [np.ascontiguousarray(library.powers_of_five).tobytes()]

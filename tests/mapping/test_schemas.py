@@ -86,7 +86,7 @@ async def test_without_an_acknowledgement_no_answer_is_used():
     assert schemas.answers == {}
 
 
-async def test_the_first_answer_of_all_processes_counts_for_ever():
+async def test_the_first_answer_of_any_process_is_used_permanently():
     log = Log()
     log.late = [("1", UNKNOWN)]
     schemas = Schemas(Registry(s1=A), log.of())
@@ -98,7 +98,7 @@ async def test_the_first_answer_of_all_processes_counts_for_ever():
     assert later.answers == {"1": UNKNOWN}
 
 
-async def test_what_another_process_has_written_meanwhile_is_not_asked_for():
+async def test_answers_written_by_another_process_are_not_requested_again():
     log, registry = Log(), Registry()
     schemas = Schemas(registry, log.of())
     await schemas.prepare([])
@@ -107,7 +107,7 @@ async def test_what_another_process_has_written_meanwhile_is_not_asked_for():
     assert (schemas.answers, registry.asked) == ({"1": A}, [])
 
 
-async def test_answers_are_kept_if_others_fail():
+async def test_answers_are_kept_if_other_requests_fail():
     log, registry = Log(), Registry(s1=A)
     schemas = Schemas(registry, log.of())
     with pytest.raises(RegistryUnavailable, match="2 is not answered"):

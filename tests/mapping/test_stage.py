@@ -91,7 +91,7 @@ def letters(stage, columns):
     return restored(outputs, {"judgments": stage}).dead_letters
 
 
-def test_what_is_left_out_moves_the_clock_by_its_mapped_timestamp_if_that_parses():
+def test_a_record_left_out_moves_the_clock_by_its_mapped_timestamp_if_valid():
     stage = stage_of(CLICKS)
     records = records_of(
         click(1), click(5, "view"), click("no time", "view"), click(-1, "view"), click(2)
@@ -138,7 +138,7 @@ def test_a_dead_letter_has_the_original_bytes_key_and_headers():
     assert too_high.headers == []
 
 
-def test_large_records_are_mapped_up_to_the_limit_and_their_letters_are_truncated():
+def test_large_records_are_mapped_up_to_the_limit_and_dead_letters_truncated():
     stage = stage_of(CLICKS)
     large = json.dumps(click(1) | {"text": "x" * 300_000}).encode()
     too_large = b"x" * (MAX_RECORD_BYTES + 1)
@@ -172,7 +172,7 @@ def test_an_error_in_one_message_refuses_its_record_and_no_other():
     assert (columns.n_read, columns.n_left_out) == (3, 1)
 
 
-def test_the_letter_of_one_of_several_messages_has_the_message_and_its_index():
+def test_the_dead_letter_of_one_of_several_messages_has_it_and_its_index():
     stage = stage_of(SEVERAL)
     columns = stage.decoded(records_of(rows(("a", 1, 1), ("b", 2, 1))), decode)
     late = DeadLetter("judgments", 10 << 10 | 1, "late", "", columns.keys[1], columns.values[1])

@@ -57,7 +57,7 @@ def test_the_law_holds_through_the_decoder(part):
         assert letters == {key: (raws[key].key, raws[key].value or b"") for key in letters}, seed
 
 
-def test_the_models_refuse_what_is_malformed_in_a_world_and_nothing_else():
+def test_the_models_refuse_exactly_the_malformed_records_of_a_world():
     for seed in range(FIRST_SEED, FIRST_SEED + N_WORLDS):
         world = seeded_world(seed)
         refusals = by_the_models("rankings", world.max_future_skew_ms)

@@ -33,7 +33,7 @@ def merging(seed: int) -> World:
 
 
 @pytest.mark.parametrize("part", repeated(8, quick=1))
-def test_the_law_holds_whatever_the_rule(part):
+def test_the_law_holds_for_every_rule_of_merging(part):
     for seed in range(FIRST_SEED + part * WORLDS_A_PART, FIRST_SEED + (part + 1) * WORLDS_A_PART):
         try:
             read_checking_every_prefix(merging(seed), Random(seed), reads=DecodingReader)
@@ -42,7 +42,7 @@ def test_the_law_holds_whatever_the_rule(part):
 
 
 @pytest.mark.parametrize("part", repeated(8, quick=1))
-def test_neither_putting_aside_nor_a_crash_changes_a_merge(monkeypatch, part):
+def test_eviction_and_crashes_do_not_change_merged_grades(monkeypatch, part):
     monkeypatch.setattr(Timers, "RUN", 3)
     monkeypatch.setattr(tiering, "_PART", 2)
     monkeypatch.setattr(expiry, "_CHUNK", 2)

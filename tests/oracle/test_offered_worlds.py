@@ -308,7 +308,7 @@ def rebuild(world: World, engine: Engine, record: bytes, random: Random) -> None
 
 
 @pytest.mark.parametrize("part", repeated(8, quick=1))
-def test_what_is_offered_survives_putting_aside_and_crashes(monkeypatch, part):
+def test_offered_training_data_survive_eviction_and_crashes(monkeypatch, part):
     monkeypatch.setattr(Timers, "RUN", 3)
     monkeypatch.setattr(expiry, "_CHUNK", 2)
     monkeypatch.setattr(expiry, "WATERMARK_RECORD_EVERY_MS", 1)
@@ -325,7 +325,7 @@ def test_what_is_offered_survives_putting_aside_and_crashes(monkeypatch, part):
 
 
 @pytest.mark.slow(alone=False)
-def test_nothing_that_a_query_offers_is_kept_once_it_has_settled():
+def test_training_data_of_a_query_are_dropped_once_it_has_settled():
     for seed in range(FIRST_SEED, FIRST_SEED + 20):
         world = with_features(seeded_world(seed))
         engine, reader = engine_of(world), FeaturesReader(world)
@@ -341,7 +341,7 @@ def test_nothing_that_a_query_offers_is_kept_once_it_has_settled():
         assert (stated.n_bytes, stated.served) == (0, {})
 
 
-def test_without_learning_nothing_is_offered_and_marks_are_said(monkeypatch):
+def test_without_learning_only_watermark_records_are_written(monkeypatch):
     monkeypatch.setattr(expiry, "WATERMARK_RECORD_EVERY_MS", 1)
     marks = 0
     for seed in range(FIRST_SEED, FIRST_SEED + 5):
@@ -356,7 +356,7 @@ def test_without_learning_nothing_is_offered_and_marks_are_said(monkeypatch):
     assert marks
 
 
-def test_a_judgment_that_waited_through_a_restart_still_has_its_source():
+def test_an_early_judgment_keeps_its_source_over_a_restart():
     common = {"schema_version": 1, "trace_id": "t", "node_id": "n", "timestamp_ms": 1_000}
     ranking = {**common, "candidate_ids": ["a"], "scores": [1.0]}
     judgment = {**common, "source": "human", "grades": {"a": 1}}

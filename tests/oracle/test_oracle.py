@@ -114,7 +114,7 @@ def test_ties_go_by_the_bytes_of_the_id_descending_and_repeats_keep_the_best():
     assert ranked_ids(shown, "served") == ("c", "b", "a")
 
 
-def test_a_measure_without_cutoff_sees_the_whole_list():
+def test_a_measure_without_cutoff_uses_the_whole_list():
     assert value("mrr", ["a", "b", "c"], {"c": 1.0}) == 1 / 3
     assert value("mrr@2", ["a", "b", "c"], {"c": 1.0}) == 0.0
     assert value("top3", ["a", "b", "c"], {"c": 1.0}) == 1.0
@@ -123,12 +123,12 @@ def test_a_measure_without_cutoff_sees_the_whole_list():
 # -- the join ------------------------------------------------------------------------------------
 
 
-def test_an_event_time_is_never_older_than_the_clock_before_it_allows():
+def test_an_event_time_is_bounded_by_the_clock_before_the_record():
     log = [ranking(0, 50), Heartbeat(1, 100), Malformed(2, "decode"), ranking(3, 94)]
     assert event_times(log, 5) == {0: 50, 1: 100, 3: 95}
 
 
-def test_the_watermark_waits_for_both_logs():
+def test_there_is_no_watermark_until_both_logs_have_a_clock():
     assert judge([ranking(0, 50)], [], SETTINGS).watermark == MINUS_INFINITY
     assert judge([ranking(0, 50)], [Heartbeat(0, 500)], SETTINGS).watermark == 45
 
@@ -150,24 +150,24 @@ def test_bounds_of_an_age_are_inclusive(age_ms, outcome):
 
 
 @pytest.mark.parametrize(("clock_ms", "outcome"), [(1_015, "early"), (1_016, "orphan")])
-def test_a_judgment_is_an_orphan_when_the_watermark_is_beyond(clock_ms, outcome):
+def test_a_judgment_is_an_orphan_once_the_watermark_has_passed_it(clock_ms, outcome):
     logs = [Heartbeat(0, clock_ms)], [judgment(0, 1_000, {"a": 1.0}), Heartbeat(1, clock_ms)]
     assert judge(*logs, SETTINGS).judgment_outcomes == {0: outcome}
 
 
-def test_every_naming_extends_the_time_for_which_a_key_is_taken():
+def test_every_ranking_of_a_key_extends_its_reservation():
     log = [ranking(0, 1_000), ranking(1, 1_130), ranking(2, 1_260), ranking(3, 1_391)]
     outcomes = {0: "started", 1: "conflicting", 2: "conflicting", 3: "started"}
     assert judge(log, [], SETTINGS).ranking_outcomes == outcomes
 
 
-def test_a_repeat_is_compared_with_the_naming_before_it():
+def test_a_repeated_ranking_is_compared_with_the_one_before_it():
     log = [ranking(n, 1_000, value=v) for n, v in enumerate([b"A", b"B", b"B", b"A"])]
     outcomes = {0: "started", 1: "conflicting", 2: "duplicate", 3: "conflicting"}
     assert judge(log, [], SETTINGS).ranking_outcomes == outcomes
 
 
-def test_judgments_are_compared_with_the_applied_ones_only():
+def test_judgments_are_compared_with_applied_ones_only():
     log = [
         judgment(0, 1_000, {"a": 1.0}, judgment_id="j"),
         judgment(1, 1_000, {"a": 2.0}, judgment_id="j"),
@@ -207,7 +207,7 @@ def test_totals_of_two_tasks_add():
     assert totals["ledger"]["rankings"]["expired"] == 2
 
 
-def test_totals_of_files_are_those_of_their_lines(tmp_path):
+def test_totals_of_files_equal_those_of_their_lines(tmp_path):
     ranked = (
         b'{"schema_version":1,"trace_id":"t","node_id":"n","timestamp_ms":1000,'
         b'"candidate_ids":["a","b"],"scores":[2,1]}'
@@ -236,7 +236,7 @@ def test_totals_of_files_are_those_of_their_lines(tmp_path):
 @pytest.mark.slow(alone=False)
 @hypothesis_settings(max_examples=examples(100), deadline=None)
 @given(worlds(), st.integers(0, 2**32))
-def test_what_is_said_of_a_prefix_stands(world, seed):
+def test_results_of_a_prefix_are_never_withdrawn(world, seed):
     """Settled rows, final windows, dead letters and revisions are never taken back."""
     before = world.cut(0, 0).judge()
     for read in positions(steps(Random(seed), len(world.rankings), len(world.judgments))):

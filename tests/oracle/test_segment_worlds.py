@@ -56,7 +56,7 @@ def levelled_world(seed: int) -> World:
 
 
 @pytest.mark.parametrize("part", repeated(8, quick=1))
-def test_sums_by_level_are_those_of_every_prefix(part):
+def test_sums_by_level_equal_the_oracle_at_every_prefix(part):
     n_folded = 0
     for seed in range(FIRST_SEED + part, FIRST_SEED + 8 * WORLDS_A_PART, 8):
         world = levelled_world(seed)

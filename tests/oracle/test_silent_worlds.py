@@ -62,7 +62,7 @@ def silent_world(seed: int) -> World:
 
 
 @pytest.mark.parametrize("part", repeated(8, quick=1))
-def test_the_law_holds_in_silence(part):
+def test_the_law_holds_with_silence_as_grade_0(part):
     for seed in range(FIRST_SEED + part * WORLDS_A_PART, FIRST_SEED + (part + 1) * WORLDS_A_PART):
         try:
             read_checking_every_prefix(silent_world(seed), Random(seed), reads=DecodingReader)
@@ -71,7 +71,7 @@ def test_the_law_holds_in_silence(part):
 
 
 @pytest.mark.parametrize("part", repeated(8, quick=1))
-def test_neither_putting_aside_nor_a_crash_changes_what_is_silent(monkeypatch, part):
+def test_eviction_and_crashes_do_not_change_silent_queries(monkeypatch, part):
     monkeypatch.setattr(Timers, "RUN", 3)
     monkeypatch.setattr(tiering, "_PART", 2)
     monkeypatch.setattr(expiry, "_CHUNK", 2)

@@ -128,7 +128,7 @@ def live(world: World, random: Random, new_store: Callable[[], StateStore]) -> N
 
 
 @pytest.mark.parametrize("part", repeated(12, quick=1))
-def test_neither_putting_aside_nor_a_crash_changes_anything(monkeypatch, part):
+def test_eviction_and_crashes_do_not_change_results(monkeypatch, part):
     monkeypatch.setattr(Timers, "RUN", 3)
     monkeypatch.setattr(tiering, "_PART", 2)
     monkeypatch.setattr(expiry, "_CHUNK", 2)
@@ -141,7 +141,7 @@ def test_neither_putting_aside_nor_a_crash_changes_anything(monkeypatch, part):
 
 
 @pytest.mark.parametrize("part", repeated(4, quick=0))
-def test_the_same_over_rocksdb(monkeypatch, tmp_path, part):
+def test_eviction_and_crashes_do_not_change_results_with_rocksdb(monkeypatch, tmp_path, part):
     monkeypatch.setattr(Timers, "RUN", 3)
     monkeypatch.setattr(tiering, "_PART", 2)
     for seed in range(FIRST_SEED + part, FIRST_SEED + 12, 4):

@@ -94,7 +94,7 @@ def world(tmp_path_factory):
     return directory, values
 
 
-def test_a_replay_has_the_events_of_the_naive_one(world, tmp_path):
+def test_a_replay_has_the_events_of_the_naive_implementation(world, tmp_path):
     directory, values = world
     naive = Naive("own")
     by_tick = {}
@@ -133,7 +133,7 @@ def test_a_replay_has_the_events_of_the_naive_one(world, tmp_path):
     assert like_served
 
 
-def test_neither_partitions_nor_batches_change_a_byte(world, tmp_path):
+def test_partitions_and_batches_do_not_change_the_bytes(world, tmp_path):
     directory, _ = world
     replayed(directory / "one", tmp_path / "one")
     more = ("--set", "max_poll_records=77")

@@ -61,7 +61,7 @@ def root(tmp_path_factory):
 
 @pytest.mark.parametrize("suffix", PACK)
 @pytest.mark.parametrize("repeated", first_quick(3, 0, 20))
-def test_objects_of_a_connector_have_the_results_of_their_logs(root, tmp_path, suffix, repeated):
+def test_archived_objects_give_the_results_of_their_logs(root, tmp_path, suffix, repeated):
     objects = objects_of(root / "logs", suffix=suffix, repeated=repeated)
     assert run(put(tmp_path / "in", objects), tmp_path / "out") == 0
     assert contents(tmp_path / "out") == contents(root / "expected")
@@ -91,7 +91,7 @@ def test_shards_and_processes_and_verify_read_archives(root, tmp_path):
 
 
 @pytest.mark.slow(alone=False)
-def test_missing_offsets_are_in_the_manifest_and_of_a_merge_too(root, tmp_path):
+def test_missing_offsets_are_in_the_manifest_of_a_replay_and_of_a_merge(root, tmp_path):
     source = put(tmp_path / "in", objects_of(root / "logs"))
     for task, first in ((1, 7), (1, 14), (2, 7)):
         (path,) = (tmp_path / "in").rglob(f"rankings+{task}+{first:010d}.json.gz")

@@ -125,7 +125,7 @@ def test_a_task_has_the_results_of_its_replay(root, task, size):
 
 @examples_of(max_examples=10)
 @given(data=st.data())
-def test_no_alternation_of_the_logs_changes_a_result(root, data):
+def test_results_do_not_depend_on_how_the_logs_alternate(root, data):
     rows = records_of(root, 1)
     by_log = {
         log: iter([row for row in rows if row[0] == log]) for log in ("rankings", "judgments")
@@ -135,7 +135,7 @@ def test_no_alternation_of_the_logs_changes_a_result(root, data):
     assert evaluated(root, 1, mixed) == evaluated(root, 1)
 
 
-def test_the_merge_has_the_totals_of_one_replay_whatever_the_grouping(root):
+def test_a_merge_in_any_grouping_has_the_totals_of_one_replay(root):
     each = [json.dumps(summary_of(evaluated(root, task))) for task in range(N_TASKS)]
     whole = contents(root / f"0-{N_TASKS - 1}")
     merged = json.loads(merge(each))
@@ -213,7 +213,7 @@ def test_missing_offsets_are_in_the_manifest_up_to_a_limit(root, monkeypatch):
     assert found["gaps"] == {"rankings-3": [gaps[0], [FIRST + 7, FIRST + 21]]}
 
 
-def test_records_are_taken_batch_by_batch(root):
+def test_records_are_read_batch_by_batch(root):
     """Before a batch is taken, those before it have been evaluated: memory is that of one."""
     rows, taken, seen = records_of(root, 2), [], []
 

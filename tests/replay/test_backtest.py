@@ -92,7 +92,7 @@ def test_alarms_of_a_backtest_are_those_of_the_watch(fallen):
     )
 
 
-def test_a_delay_is_that_of_a_history_whose_values_are_lower(quiet):
+def test_a_delay_equals_that_of_a_history_with_lower_values(quiet):
     queries, result = quiet
     (start_ms, *_) = starts_of(START_MS, START_MS + HOURS * HOUR_MS)
     assert not any(track.spans for track in result.tracks)
@@ -226,7 +226,7 @@ def test_a_result_watched_again_is_that_of_its_rules(tmp_path):
     assert figures(again) == figures(expected)
 
 
-def test_a_row_has_the_alarms_and_the_delays_of_all_series(fallen, tmp_path):
+def test_a_row_sums_the_alarms_and_delays_of_all_series(fallen, tmp_path):
     queries, _ = fallen
     rules = replace(RULES, alarms=AlarmRules(max_series=5), objectives=(("ndcg@10", 0.2),))
     result = backtest(queries, tmp_path / "sorted", rules=rules)
@@ -327,7 +327,7 @@ def test_the_command_has_a_table_of_series_and_one_of_alarms(folder, capsys):
         ([], "one of the arguments --settled --source is required"),
     ],
 )
-def test_what_cannot_be_watched_is_an_error(arguments, error, tmp_path, monkeypatch, capsys):
+def test_an_unusable_history_is_an_error(arguments, error, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     path = write_settled(settled_world(3, hours=2), tmp_path / "whole")
     lines = path.read_text().splitlines()
@@ -361,7 +361,7 @@ def test_a_compressed_file_is_read(suffix, compress, tmp_path, capsys):
     assert capsys.readouterr().out == plain
 
 
-def test_a_grid_has_a_row_for_each_setting_and_first_that_as_it_is(folder, tmp_path, capsys):
+def test_a_grid_has_one_row_per_setting_and_first_the_current_one(folder, tmp_path, capsys):
     arguments = ["alarms", "backtest", "--settled", str(folder), *SETTINGS]
     out = tmp_path / "page.html"
     values = "--grid=alarm_tolerance=0.01,0.4", "--grid=alarm_budget_days=30"
@@ -410,7 +410,7 @@ document.body.dataset.right = Math.ceil(cell.getBoundingClientRect().right);
 
 
 @pytest.mark.browser
-def test_the_page_is_drawn_without_an_error(page, tmp_path):
+def test_the_page_renders_without_an_error(page, tmp_path):
     """On a telephone, where the table of series has its alarms within the width."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     assert chromium is not None, "chromium is missing; `make system` installs it"
@@ -438,7 +438,7 @@ def test_the_page_is_drawn_without_an_error(page, tmp_path):
     assert int(re.search('data-right="([0-9]+)"', done.stdout)[1]) <= 400
 
 
-def test_the_page_of_a_history_that_is_too_short_says_so(tmp_path, capsys):
+def test_the_page_of_a_too_short_history_reports_it(tmp_path, capsys):
     write_settled(settled_world(3, hours=30), tmp_path / "short")
     out = tmp_path / "made" / "page.html"
     assert (
@@ -480,7 +480,7 @@ def test_a_page_has_the_figures_of_its_series(quiet):
         assert series["delays"][1] == [list(track.delays[0.05].hours), track.delays[0.05].n]
 
 
-def test_of_two_variants_the_first_is_lower(tmp_path):
+def test_drops_of_a_comparison_lower_the_first_variant(tmp_path):
     rules = replace(RULES, levels=(), variants=(("canary", "prod"),))
     queries = [
         query._replace(variant="prod" if number % 3 else "canary")

@@ -23,7 +23,7 @@ def place(tmp_path_factory):
 
 @pytest.mark.slow(alone=False)
 @given(st.lists(st.lists(st.tuples(keys, lines), max_size=5), max_size=12), st.integers(0, 2_000))
-def test_all_rows_come_back_ordered_by_key_and_line(place, batches, size):
+def test_all_rows_are_returned_ordered_by_key_and_line(place, batches, size):
     rows = SortedRows(place / "rows", memory_bytes=size)
     for batch in batches:
         rows.add(batch)
@@ -68,7 +68,7 @@ def test_files_appear_at_the_commit_and_not_before(tmp_path):
     assert finished == (3, 6, hashlib.sha256(content).hexdigest())
 
 
-def test_leaving_without_a_commit_leaves_what_was_there(tmp_path):
+def test_leaving_without_a_commit_keeps_existing_files(tmp_path):
     (tmp_path / "there").mkdir()
     for name in ("there", "made/with/parents"):
         with ResultDirectory(tmp_path / name, force=False) as results:
@@ -77,7 +77,7 @@ def test_leaving_without_a_commit_leaves_what_was_there(tmp_path):
     assert [path.name for path in tmp_path.rglob("*")] == ["there"]
 
 
-def test_nothing_put_aside_is_nothing_sorted(tmp_path):
+def test_no_rows_give_no_sorted_rows(tmp_path):
     with ResultDirectory(tmp_path / "out", force=False) as results:
         results.sort("a", [])
         assert list(results.sorted_rows("a")) == []
@@ -122,7 +122,7 @@ def write_too_much(directory, how):
 
 
 @pytest.mark.parametrize("how", ["write", "sort", "finish"])
-def test_a_full_disk_is_one_sentence_and_nothing_is_left(tmp_path, small_disk, how):
+def test_a_full_disk_gives_one_sentence_and_leaves_no_files(tmp_path, small_disk, how):
     with pytest.raises(
         ResultsUnusable, match=r"out: (File too large|disk I/O error|.* full)\. Make room"
     ):

@@ -170,7 +170,7 @@ async def test_a_series_begins_at_zero_before_its_first_query_and_ends_with_the_
 
 
 @pytest.mark.slow
-async def test_every_minute_has_a_sample_but_for_a_day_of_silence(tmp_path):
+async def test_every_minute_has_a_sample_except_in_a_day_without_records(tmp_path):
     logs = world(tmp_path / "logs", silence_ms=DAY * MINUTE_MS * 3 // 2)
     found = samples(await written(logs, tmp_path / "out"))
     settled = rows(contents(tmp_path / "out"), "settled.ndjson")
@@ -203,7 +203,7 @@ async def test_one_wrong_time_does_not_fill_the_disk(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("at_end", ["settle", "hold"])
-async def test_the_bytes_depend_on_nothing_but_input_and_settings(crowded, tmp_path, at_end):  # noqa: F811  (a fixture)
+async def test_the_bytes_depend_only_on_input_and_settings(crowded, tmp_path, at_end):  # noqa: F811  (a fixture)
     logs, settings = crowded
     how = {"settings": settings_of(settings, at_end=at_end), "histograms": ["ndcg@3"]}
     once = await written(logs, tmp_path / "once", **how)
@@ -314,7 +314,7 @@ async def test_a_run_is_named_by_the_manifest_or_by_its_label(logs, tmp_path):
     assert found == {(chain[:12], labels["job"])}
 
 
-async def test_nothing_in_the_range_is_an_empty_file(tmp_path):
+async def test_empty_logs_give_an_empty_file(tmp_path):
     put(tmp_path / "logs", "rankings.ndjson", [])
     text = await written(tmp_path / "logs", tmp_path / "out")
     assert samples(text) == {}

@@ -79,7 +79,7 @@ async def test_lines_carry_no_keys_and_no_record_timestamps(write):
     ],
 )
 @pytest.mark.parametrize("encoding", ENCODINGS)
-async def test_only_a_newline_ends_a_line_and_one_carriage_return_before_it_goes(
+async def test_a_line_ends_with_a_newline_and_one_optional_carriage_return(
     write, text, lines, encoding
 ):
     directory = write(f"rankings.ndjson{encoding}", ENCODINGS[encoding](text))
@@ -87,7 +87,7 @@ async def test_only_a_newline_ends_a_line_and_one_carriage_return_before_it_goes
 
 
 @pytest.mark.parametrize("block", [1, 2, 3, 7])
-async def test_where_blocks_end_does_not_matter(write, monkeypatch, block):
+async def test_block_boundaries_do_not_matter(write, monkeypatch, block):
     monkeypatch.setattr(streams, "BLOCK_BYTES", block)
     text = b"first\r\n\nthird line\r\r\n" + b"x" * 20 + b"\nend"
     directory = write("rankings.ndjson", text)
@@ -95,7 +95,7 @@ async def test_where_blocks_end_does_not_matter(write, monkeypatch, block):
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
-async def test_a_batch_holds_no_more_records_than_asked_for(write, size):
+async def test_a_batch_has_at_most_the_requested_records(write, size):
     found = await batches(write("rankings.ndjson", b"a\nb\nc\nd\ne\n"), size=size)
     assert [len(records) for records in found] == {
         1: [1] * 5,
@@ -126,7 +126,7 @@ async def test_a_part_of_a_log_keeps_its_offsets(write, size):
 # --- long lines --------------------------------------------------------------------------------
 
 
-def test_of_a_long_line_the_beginning_is_kept_however_it_arrives(subtests):
+def test_a_long_line_is_cut_to_its_beginning_for_any_blocks(subtests):
     for length in range(8, 16):
         for ending in [b"\n", b"\r\n", b""]:
             for block in [1, 4, 64]:
@@ -145,7 +145,7 @@ def test_of_a_long_line_the_beginning_is_kept_however_it_arrives(subtests):
                     assert found == [b"before", kept, b"after"] if ending else [b"before", kept]
 
 
-def test_a_carriage_return_within_a_long_line_is_not_its_end():
+def test_a_carriage_return_within_a_long_line_does_not_end_it():
     lines = Lines(max_line_bytes=3)
     assert lines.feed(b"abc\rdef\n") == [b"abc"]
     assert lines.feed(b"ab\rdef\n") == [b"ab\r"]
@@ -209,7 +209,7 @@ async def test_an_empty_log_is_no_batch(write, encoding):
     assert await batches(directory) == []
 
 
-def test_other_files_are_left_alone(write):
+def test_other_files_are_ignored(write):
     for name in ("notes.txt", "rankings.ndjson.bak", "xrankings.ndjson", "rankings.json"):
         write(name)
     directory = write("rankings.ndjson")
@@ -225,7 +225,7 @@ def test_other_files_are_left_alone(write):
         ("judgments.ndjson.zst", "judgments-0.ndjson"),
     ],
 )
-def test_two_files_for_one_log_are_ambiguous_and_both_are_named(write, one, other):
+def test_two_files_for_one_log_are_refused_and_both_named(write, one, other):
     write(one)
     directory = write(other)
     with pytest.raises(SourceAmbiguous) as raised:
@@ -256,7 +256,7 @@ async def test_a_directory_in_place_of_a_file_is_refused(tmp_path):
         await FileRange(tmp_path).open()
 
 
-async def test_a_file_is_as_long_as_it_was_at_open(write):
+async def test_lines_appended_after_open_are_not_read(write):
     directory = write("rankings.ndjson", b"a\nb\n")
     source = FileRange(directory)
     await source.open()
@@ -270,7 +270,7 @@ async def test_a_file_is_as_long_as_it_was_at_open(write):
 
 
 @pytest.mark.parametrize("encoding", [".gz", ".zst"])
-async def test_streams_put_one_after_the_other_are_one_file(write, encoding):
+async def test_concatenated_streams_are_one_file(write, encoding):
     compress = ENCODINGS[encoding]
     content = compress(b"a\nb") + compress(b"c\n") + compress(b"") + compress(b"d\n")
     assert await values(write(f"rankings.ndjson{encoding}", content)) == [b"a", b"bc", b"d"]
@@ -282,7 +282,7 @@ BIG = b"".join(
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-async def test_a_file_of_many_blocks_is_read_whole(write, encoding):
+async def test_a_file_of_many_blocks_is_read_completely(write, encoding):
     directory = write(f"rankings.ndjson{encoding}", ENCODINGS[encoding](BIG))
     assert await values(directory) == BIG.splitlines()
 
@@ -332,7 +332,7 @@ async def test_a_file_with_another_compression_than_its_name_is_refused(
         await values(directory)
 
 
-async def test_a_compression_that_is_not_read_is_named(write):
+async def test_an_unsupported_compression_is_named(write):
     directory = write("rankings.ndjson.gz", bz2.compress(BIG[:1_000]))
     with pytest.raises(SourceUnusable, match=r"bzip2 data.* Compress it with gzip or zstd instead"):
         await values(directory)
@@ -346,7 +346,7 @@ async def test_a_flipped_bit_in_gzip_is_found(write):
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-async def test_reading_may_stop_early(write, encoding):
+async def test_reading_can_be_stopped_early(write, encoding):
     directory = write(f"rankings.ndjson{encoding}", ENCODINGS[encoding](BIG))
     source = FileRange(directory)
     await source.open()

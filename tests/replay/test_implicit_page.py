@@ -25,7 +25,7 @@ def shop(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_its_commands_give_its_figures(shop, capsys):
+def test_documented_commands_give_the_documented_figures(shop, capsys):
     commands, _ = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
     for command in commands.splitlines():
         assert main(command.removeprefix("$ evaluator ").split()) == 0
@@ -58,7 +58,7 @@ def test_an_action_of_the_table_withdraws_and_a_null_is_refused(shop):
     assert totals["dead_letters"]["mapping"] == 1
 
 
-def test_weighted_clicks_prefer_the_order_that_nobody_saw(shop):
+def test_weighted_clicks_prefer_the_order_that_was_not_shown(shop):
     _, command = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
     assert main(command.strip().removeprefix("$ evaluator ").split()) == 0
     totals = json.loads((shop / "weighted" / "totals.json").read_bytes())["totals"]

@@ -69,7 +69,9 @@ def shards(request, tmp_path_factory):
 
 @given(data=st.data())
 @hypothesis.settings(max_examples=examples(40), deadline=None)
-def test_any_grouping_in_any_order_has_the_bytes_of_one_replay(shards, tmp_path_factory, data):
+def test_a_merge_in_any_grouping_and_order_has_the_bytes_of_one_replay(
+    shards, tmp_path_factory, data
+):
     root = tmp_path_factory.mktemp("groups")
     left = [shards / str(task) for task in range(N_TASKS)]
     number = 0
@@ -89,7 +91,7 @@ def test_a_merge_of_one_and_of_equal_directories_changes_nothing(shards, tmp_pat
     assert contents(tmp_path / "out") == contents(shards / "whole")
 
 
-def test_tasks_are_numbers_and_ranges(shards, tmp_path):
+def test_tasks_are_given_as_numbers_and_ranges(shards, tmp_path):
     logs, at_end = shards / "logs", json.loads((shards / "0/manifest.json").read_text())
     more = ("--at-end", at_end["settings"]["at_end"])
     replay(logs, tmp_path / "a", *more, "--tasks", "3,0-1")
@@ -101,7 +103,7 @@ def test_tasks_are_numbers_and_ranges(shards, tmp_path):
 
 
 @pytest.mark.parametrize("tasks", ["", "a", "2-1", "-1", "1,", "10000", "0 "])
-def test_a_list_of_tasks_that_is_none_is_refused(tmp_path, capsys, tasks):
+def test_an_invalid_list_of_tasks_is_refused(tmp_path, capsys, tasks):
     arguments = ["--source", "file://nowhere", "--out", str(tmp_path), f"--tasks={tasks}"]
     assert main(["replay", *arguments]) == 2
     assert "is not a list of tasks, e.g. 0-15" in capsys.readouterr().err
@@ -117,7 +119,7 @@ def test_a_task_that_the_logs_do_not_have_is_refused(shards, tmp_path, capsys):
 
 
 @pytest.mark.slow(alone=False)
-def test_levels_that_no_shard_has_a_value_of_take_their_place_in_the_cut(tmp_path):
+def test_levels_without_a_value_in_any_shard_count_for_the_kept_levels(tmp_path):
     """A level that one task alone keeps, and all tasks together do not."""
     for task in range(2):
         rankings, judgments = [], []
@@ -137,7 +139,7 @@ def test_levels_that_no_shard_has_a_value_of_take_their_place_in_the_cut(tmp_pat
 
 
 @pytest.mark.slow
-def test_alarms_are_those_of_one_watch_with_the_commands_of_all_shards(tmp_path):
+def test_alarms_equal_those_of_one_watch_with_the_commands_of_all_shards(tmp_path):
     write_world(tmp_path / "logs", 3)
     command = {
         "format": 1,
@@ -264,7 +266,7 @@ def test_another_meaning_is_refused_and_the_settings_are_named(shards, tmp_path,
     assert "the version of the rules" in capsys.readouterr().err
 
 
-def test_a_task_that_is_there_twice_is_refused_unless_equal(shards, tmp_path, capsys):
+def test_a_repeated_task_is_refused_unless_equal(shards, tmp_path, capsys):
     assert merge(tmp_path / "out", shards / "0", shards / "whole") == 2
     assert "both have task 0 of files, and are not byte-equal." in capsys.readouterr().err
 
@@ -284,7 +286,7 @@ def place(number, partitions=2):
     return {"cluster": "c", "topic_ids": ids, "partitions": partitions}
 
 
-def test_tasks_of_other_topics_add_up_and_stay_apart(shards, tmp_path, capsys):
+def test_tasks_of_other_topics_are_summed_and_listed_separately(shards, tmp_path, capsys):
     before, after, both = (
         altered(shards, tmp_path / name, place=place(number))
         for name, number in (("before", 1), ("after", 2), ("third", 3))

@@ -126,7 +126,7 @@ async def test_a_replay_writes_the_weights_that_it_learned_and_tried(directory, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("max_poll_records", [1, 97])
-async def test_what_is_read_together_changes_no_weights(directory, tmp_path, max_poll_records):
+async def test_batch_size_does_not_change_weights(directory, tmp_path, max_poll_records):
     once = await weights_of(directory, tmp_path / "once")
     again = await weights_of(directory, tmp_path / "again", max_poll_records=max_poll_records)
     assert once == again
@@ -147,7 +147,7 @@ async def test_a_replay_without_a_leader_has_no_weights(directory, tmp_path):
     ],
     indirect=["traffic"],
 )
-async def test_a_live_leader_says_the_same(traffic, directory, tmp_path, seed):
+async def test_a_live_leader_publishes_the_weights_of_a_replay(traffic, directory, tmp_path, seed):
     """Settled queries of workers so far, read in any order, against replays of their inputs."""
     settings = replace(SETTINGS, measures=("mrr", "ndcg@10"))
     house = House(n_tasks=N_TASKS, learns=True, settings=settings)

@@ -38,7 +38,7 @@ def lines(directory, name):
 
 
 @pytest.mark.parametrize("name", ["evaluations", "settled"])
-def test_the_tables_have_what_the_lines_have(root, name):
+def test_tables_have_the_content_of_the_lines(root, name):
     of_task = ("task", "n") if name == "settled" else ()
     more = ("settled_time_ms", "offset") if name == "settled" else ("query", "revision")
     queries, values = [], []
@@ -58,7 +58,7 @@ def test_the_tables_have_what_the_lines_have(root, name):
     assert pq.read_table(root / "all" / f"{name}-values.parquet").to_pylist() == values
 
 
-def test_the_other_files_are_those_of_a_replay_without(root):
+def test_other_files_equal_those_of_a_replay_without_parquet(root):
     found, expected = contents(root / "all"), contents(root / "ndjson")
     assert found.keys() - expected.keys() == set(DERIVED)
     manifest = json.loads(found["manifest.json"])
@@ -93,7 +93,7 @@ def test_processes_and_a_merge_write_the_same_tables(root, tmp_path):
         assert {name: found[name] for name in DERIVED} == {n: expected[n] for n in DERIVED}
 
 
-def test_tables_of_an_earlier_replay_do_not_stay_beside_other_results(root, tmp_path):
+def test_tables_of_an_earlier_replay_are_removed(root, tmp_path):
     shutil.copytree(root / "all", tmp_path / "out")
     assert replay(root / "logs", tmp_path / "out", "--force") == 0
     assert contents(tmp_path / "out") == contents(root / "ndjson")
@@ -117,13 +117,13 @@ def test_a_time_that_parquet_cannot_have_is_null(tmp_path):
     assert table["settled_time_ms"] == [2**63 - 1, None]
 
 
-def test_without_the_package_it_is_refused_before_anything_is_read(tmp_path, capsys, monkeypatch):
+def test_without_the_package_parquet_is_refused_before_reading(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     assert replay(tmp_path / "nowhere", tmp_path / "out", "--format", "parquet") == 2
     assert "Install the extra parquet" in capsys.readouterr().err
 
 
-def test_the_programs_of_the_page_read_them(root, tmp_path, monkeypatch):
+def test_the_documented_programs_read_the_tables(root, tmp_path, monkeypatch):
     pytest.importorskip("duckdb", reason="of the group compare")
     section = PAGE.split("\n## Parquet\n", maxsplit=1)[1].split("\n## ", maxsplit=1)[0]
     [program] = re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)

@@ -55,7 +55,7 @@ def with_offsets(first, n):
 
 @pytest.mark.parametrize("more", [lambda first, n: {}, with_offsets], ids=["values", "offsets"])
 @pytest.mark.parametrize("repeated", [0, 3, 20])
-def test_raw_values_have_the_results_of_their_logs(root, tmp_path, more, repeated):
+def test_raw_values_give_the_results_of_their_logs(root, tmp_path, more, repeated):
     source = objects(root, tmp_path / "in", more=more, repeated=repeated, suffix=".snappy.parquet")
     assert run(source, tmp_path / "out", "--strict") == 0
     found, expected = contents(tmp_path / "out"), contents(root / "expected")
@@ -114,7 +114,7 @@ async def test_a_raw_table_has_keys_times_heartbeats_and_offsets(tmp_path):
     assert (middle.offsets.tolist(), last.offsets.tolist()) == ([6], [9])
 
 
-async def test_without_times_there_are_none(tmp_path):
+async def test_a_table_without_timestamps_gives_none(tmp_path):
     write(tmp_path / "rankings.parquet", value=([b"a"], pa.binary()))
     ((only,), _) = await read(tmp_path)
     assert only.timestamps_ms is None
@@ -147,7 +147,7 @@ async def test_a_file_has_the_partition_of_its_name_and_one_topic(tmp_path, more
         await read(tmp_path)
 
 
-async def test_values_that_a_dictionary_has_once_count_as_often_as_they_are_read(tmp_path):
+async def test_dictionary_values_count_for_the_batch_limit_at_every_use(tmp_path):
     write(tmp_path / "rankings.parquet", value=([b"x" * 100_000] * 1_000, pa.binary()))
     assert (tmp_path / "rankings.parquet").stat().st_size < 200_000
     (batches, _) = await read(tmp_path, max_records=5_000)
@@ -198,7 +198,7 @@ def test_a_message_without_a_time_has_that_of_its_record(tmp_path):
 
 
 @pytest.mark.parametrize("later", [None, 10 * HOUR_MS], ids=["without", "with"])
-def test_archived_heartbeats_move_the_clocks_of_queries_that_are_held(tmp_path, later):
+def test_archived_heartbeats_move_the_clocks_with_at_end_hold(tmp_path, later):
     first, last = ("rankings", [ranking("t", 0)]), ("judgments", [judgment("t", 1000)])
     for log, lines in (first, last):
         beats = [] if later is None else [None]

@@ -10,7 +10,9 @@ from evaluator.replay.feeding import Progress
 
 @pytest.mark.parametrize("terminal", [True, False])
 @pytest.mark.parametrize("shown", [None, True, False])
-def test_the_bar_is_shown_on_terminals_or_as_asked(monkeypatch, capsys, tmp_path, terminal, shown):
+def test_the_bar_is_shown_on_terminals_or_as_requested(
+    monkeypatch, capsys, tmp_path, terminal, shown
+):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
     with Progress(0, FileRange(tmp_path), shown=shown):
         pass

@@ -98,7 +98,7 @@ async def test_a_range_ends_at_the_pinned_end_of_the_log(size):
 
 
 @pytest.mark.parametrize("size", [1, 2, 100])
-async def test_what_was_stamped_long_before_the_moment_is_not_read(size):
+async def test_records_stamped_long_before_the_moment_are_not_read(size):
     topic = plain()
     log_range, offsets = await read(topic, from_ms=300, max_records=size)
     assert topic.asked_from == 14  # the first record stamped 300 - 50 or later
@@ -133,7 +133,7 @@ async def test_a_moment_that_is_never_reached_makes_an_empty_range_at_the_end(si
     assert (log_range.start, log_range.end) == (18, 18)
 
 
-async def test_reading_is_left_when_the_range_ends():
+async def test_reading_ends_with_the_range():
     topic = plain()
     _, offsets = await read(topic, to_ms=200, max_records=1)
     assert offsets == [10]

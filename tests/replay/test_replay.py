@@ -83,7 +83,7 @@ def settings_of(settings: Settings, **changes):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("at_end", ["settle", "hold"])
-async def test_the_bytes_do_not_depend_on_how_much_is_read_at_once(crowded, tmp_path, at_end):
+async def test_the_bytes_do_not_depend_on_batch_size(crowded, tmp_path, at_end):
     directory, settings = crowded
     settings = settings_of(settings, at_end=at_end)
     left = [
@@ -112,7 +112,7 @@ async def test_the_bytes_do_not_depend_on_compression(crowded, tmp_path, suffix,
 
 
 @pytest.mark.slow(alone=False)
-async def test_stubs_of_large_outputs_keep_n_and_do_not_depend_on_how_much_is_read_at_once(
+async def test_stubs_of_large_outputs_keep_n_and_do_not_depend_on_batch_size(
     crowded, tmp_path, monkeypatch
 ):
     directory, settings = crowded
@@ -134,7 +134,7 @@ async def test_stubs_of_large_outputs_keep_n_and_do_not_depend_on_how_much_is_re
         ]
 
 
-async def test_the_bytes_do_not_depend_on_how_much_fits_in_memory(crowded, tmp_path):
+async def test_the_bytes_do_not_depend_on_available_memory(crowded, tmp_path):
     directory, settings = crowded
     settings = settings_of(settings)
     roomy = await replayed(directory, tmp_path / "roomy", settings=settings)
@@ -148,7 +148,7 @@ async def test_the_bytes_do_not_depend_on_how_much_fits_in_memory(crowded, tmp_p
 
 
 @pytest.mark.parametrize("at_end", ["settle", pytest.param("hold", marks=pytest.mark.slow)])
-async def test_files_say_what_the_oracle_says(crowded, tmp_path, crowds, at_end):
+async def test_files_equal_the_oracle(crowded, tmp_path, crowds, at_end):
     directory, settings = crowded
     files = await replayed(
         directory, tmp_path / "out", settings=settings_of(settings, at_end=at_end)
@@ -241,7 +241,7 @@ def spelled(settings):
     return [(s, measures.canonical[measures.column_of(s)]) for s in measures.spellings]
 
 
-async def test_the_example_of_the_documentation(tmp_path):
+async def test_the_documented_example_is_correct(tmp_path):
     messages = {
         "rankings.ndjson": ranking(
             "t-81", 1763690000000, ["search_flights", "weather"], [1.7, 0.2],
@@ -300,7 +300,7 @@ async def test_a_query_without_a_value_has_no_row(tmp_path):
     assert [row["trace_id"] for row in rows(files, "settled.ndjson")] == ["judged", "unjudged"]
 
 
-async def test_the_last_revision_is_the_one_that_is_told(tmp_path):
+async def test_evaluations_have_the_last_revision(tmp_path):
     put(tmp_path / "in", "rankings.ndjson", [ranking()])
     first, second = judgment(grades={"a": 1}), judgment(timestamp_ms=5, grades={"a": 0, "b": 1})
     put(tmp_path / "in", "judgments.ndjson", [first, second])
@@ -347,7 +347,7 @@ async def test_empty_logs_leave_all_files(tmp_path):
 # --- settle and hold ---------------------------------------------------------------------------
 
 
-async def test_hold_leaves_young_queries_unsettled_and_tells_what_is_known(tmp_path):
+async def test_hold_leaves_immature_queries_unsettled_and_writes_known_results(tmp_path):
     put(tmp_path / "in", "rankings.ndjson", [ranking()])
     put(tmp_path / "in", "judgments.ndjson", [judgment()])
     held = await replayed(tmp_path / "in", tmp_path / "hold", settings={"at_end": "hold"})
@@ -359,7 +359,7 @@ async def test_hold_leaves_young_queries_unsettled_and_tells_what_is_known(tmp_p
     assert held["evaluations.ndjson"] == settled["evaluations.ndjson"] != b""
 
 
-async def test_under_hold_a_window_is_final_when_every_task_says_so(tmp_path):
+async def test_under_hold_a_window_is_final_once_every_task_has_passed_it(tmp_path):
     settings = {
         "at_end": "hold", "retention_ms": 10, "maturity_ms": 0, "window_ms": 10,
         "out_of_orderness_ms": 0,
@@ -458,7 +458,7 @@ async def test_the_manifest_has_the_hash_and_the_rows_of_every_other_file(crowde
 
 
 @pytest.mark.slow(alone=False)
-async def test_the_manifest_names_no_place(crowded, tmp_path):
+async def test_the_manifest_names_no_directory(crowded, tmp_path):
     directory, settings = crowded
     files = await replayed(directory, tmp_path / "out", settings=settings_of(settings))
     assert str(tmp_path).encode() not in files["manifest.json"]
@@ -481,13 +481,13 @@ async def test_the_chain_changes_with_input_and_settings(tmp_path):
 # --- all files or none -------------------------------------------------------------------------
 
 
-async def test_the_directory_is_made_with_its_parents(tmp_path):
+async def test_the_directory_is_created_with_its_parents(tmp_path):
     put(tmp_path / "in", "rankings.ndjson", [ranking()])
     files = await replayed(tmp_path / "in", tmp_path / "a" / "b" / "out")
     assert files.keys() == NAMES
 
 
-async def test_a_directory_that_is_not_empty_is_refused_and_left_as_it_was(tmp_path):
+async def test_a_directory_that_is_not_empty_is_refused_and_unchanged(tmp_path):
     put(tmp_path / "in", "rankings.ndjson", [ranking()])
     out = put(tmp_path / "out", "notes.txt", [b"mine"])
     with pytest.raises(ResultsUnusable, match="--force"):
@@ -495,7 +495,7 @@ async def test_a_directory_that_is_not_empty_is_refused_and_left_as_it_was(tmp_p
     assert contents(out) == {"notes.txt": b"mine\n"}
 
 
-async def test_force_replaces_results_and_leaves_other_files(tmp_path):
+async def test_force_replaces_results_and_keeps_other_files(tmp_path):
     put(tmp_path / "in", "rankings.ndjson", [ranking()])
     out = put(tmp_path / "out", "notes.txt", [b"mine"])
     put(out, "totals.json", [b"old"])
@@ -504,7 +504,7 @@ async def test_force_replaces_results_and_leaves_other_files(tmp_path):
     assert json.loads(files["totals.json"])["format"] == 2
 
 
-async def test_an_empty_directory_is_taken(tmp_path):
+async def test_an_empty_directory_is_used(tmp_path):
     put(tmp_path / "in", "rankings.ndjson", [ranking()])
     (tmp_path / "out").mkdir()
     assert (await replayed(tmp_path / "in", tmp_path / "out")).keys() == NAMES
@@ -524,14 +524,14 @@ def damaged_input(tmp_path):
     return directory
 
 
-async def test_a_failure_leaves_nothing(tmp_path):
+async def test_a_failure_leaves_no_files(tmp_path):
     directory = damaged_input(tmp_path)
     with pytest.raises(SourceUnusable, match="damaged"):
         await replayed(directory, tmp_path / "a" / "out", max_poll_records=10)
     assert {path.name for path in tmp_path.iterdir()} == {"in"}
 
 
-async def test_a_failure_leaves_earlier_results(tmp_path):
+async def test_a_failure_keeps_earlier_results(tmp_path):
     out = put(tmp_path / "out", "totals.json", [b"old"])
     with pytest.raises(SourceUnusable, match="damaged"):
         await replayed(damaged_input(tmp_path), out, force=True, max_poll_records=10)
@@ -620,7 +620,7 @@ def test_memory_does_not_grow_with_the_input(tmp_path):
     assert large_mib < small_mib + 25
 
 
-async def test_while_learning_is_on_settled_queries_have_their_features(tmp_path):
+async def test_with_learning_settled_queries_have_their_features(tmp_path):
     features = [[0.5, 1.0], [0.25, 0.0]]
     one = ranking(features=features, feature_names=["phi_rel", "phi_hist"])
     put(tmp_path / "in", "rankings.ndjson", [one, ranking("u", 1)])

@@ -54,7 +54,7 @@ def test_rows_of_a_query_form_a_group_in_the_order_of_the_first_ones(replay):
     assert (first["query"], second["grades"]) == ("of z", {"c": 1})
 
 
-def test_without_scores_rows_stand_as_they_were_served(replay):
+def test_rows_without_scores_keep_the_served_order(replay):
     *_, files = replay([row("t", "z", 0), row("t", "a", 0), row("t", "m", 1)])
     (found,) = evaluations(files)
     assert found["rank"] == {"served": 3}
@@ -68,7 +68,7 @@ def test_scores_order_the_rows_where_they_are_given(replay):
     assert found["top3"] == {"served": [["a", 2.0], ["z", 0.5]]}
 
 
-def test_a_tool_is_a_candidate_and_a_propensity_is_no_matter(replay):
+def test_a_tool_is_a_candidate_and_a_propensity_is_ignored(replay):
     tool = {"trace_id": "t", "node_id": "n", "tool": "search", "label": 1, "propensity": 0.5}
     *_, files = replay([tool])
     assert evaluations(files)[0]["grades"] == {"search": 1}
@@ -81,7 +81,7 @@ def test_a_row_without_a_label_is_unjudged_not_0(replay):
     assert (queries["settled_judged"], queries["settled_unjudged"]) == (1, 2)
 
 
-def test_the_values_are_those_of_the_library(replay):
+def test_values_equal_those_of_the_library(replay):
     random = Random(5)
     rows, qrels, run = [], {}, {}
     for number in range(200):
@@ -129,14 +129,14 @@ def test_a_group_beyond_the_limits_of_a_message_is_a_dead_letter(replay):
         (json.dumps(row("t", "b", score=1.0)), "some rows of t, n have a score and some have none"),
     ],
 )
-def test_a_row_that_is_none_ends_it_and_is_named(replay, line, said):
+def test_an_invalid_row_ends_the_replay_and_is_named(replay, line, said):
     code, _, err, files = replay([row("t", "a", 1), line])
     assert (code, files, err.count("\n")) == (3, {}, 1)
     assert "samples.ndjson, line 2: " in err
     assert said in err
 
 
-def test_a_file_that_is_not_there_is_an_input_that_cannot_be_used(tmp_path, capsys):
+def test_a_missing_file_is_an_unusable_input(tmp_path, capsys):
     code = main(["replay", f"--samples={tmp_path / 'no'}", f"--out={tmp_path / 'out'}"])
     assert (code, capsys.readouterr().err.count("\n")) == (3, 1)
 
@@ -146,5 +146,5 @@ def test_samples_have_no_times(replay):
     assert (code, err) == (2, "evaluator: samples have no times: leave --from and --to out.\n")
 
 
-def test_samples_and_a_source_exclude_each_other(replay):
+def test_samples_and_a_source_are_mutually_exclusive(replay):
     assert replay([row("t", "a", 1)], "--source=file://.")[0] == 2

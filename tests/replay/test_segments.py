@@ -30,7 +30,7 @@ def write_logs(directory):
 
 
 @pytest.mark.slow
-async def test_sums_by_level_of_all_partitions_are_those_of_the_oracle(tmp_path):
+async def test_sums_by_level_over_all_partitions_equal_the_oracle(tmp_path):
     write_logs(tmp_path / "logs")
     chosen = {
         "measures": ("mrr", "top1"),
@@ -49,7 +49,7 @@ async def test_sums_by_level_of_all_partitions_are_those_of_the_oracle(tmp_path)
     assert not [row for row in totals["segments"] if row["queries"] == 0]
 
 
-async def test_without_segments_totals_have_no_such_member(tmp_path):
+async def test_totals_have_no_member_segments_without_segments(tmp_path):
     write_logs(tmp_path / "logs")
     files = await replayed(tmp_path / "logs", tmp_path / "out")
     assert "segments" not in json.loads(files["totals.json"])

@@ -71,7 +71,7 @@ def by_trace(files):
     return {row["trace_id"]: row for row in running.rows(files, "evaluations.ndjson")}
 
 
-def test_the_values_are_those_of_the_linear_scores(replay):
+def test_values_equal_those_of_the_linear_scores(replay):
     rankings, judgments, run, qrels = world()
     code, _, err, files = replay(rankings, judgments)
     assert code == 0
@@ -103,7 +103,7 @@ def test_the_other_rankers_keep_their_values(replay):
 
 
 @pytest.mark.slow(alone=False)
-def test_the_size_of_a_batch_changes_no_byte(replay):
+def test_batch_size_does_not_change_the_bytes(replay):
     rankings, judgments, _, _ = world()
     assert (
         replay(rankings, judgments)[3] == replay(rankings, judgments, "--set=max_poll_records=7")[3]
@@ -117,7 +117,7 @@ def test_the_manifest_names_the_weights(replay):
         assert json.loads(files["manifest.json"])["settings"]["weights"] == expected
 
 
-def test_samples_are_scored_too(tmp_path, capsys):
+def test_samples_are_scored(tmp_path, capsys):
     rows = [
         {"trace_id": "t", "node_id": "n", "tool": name, "features": list(features), "label": label}
         for name, features, label in (("a", (1, 0), 0), ("b", (0, 1), 2))
@@ -145,7 +145,7 @@ def test_a_missing_feature_is_the_mean_of_the_other_candidates(replay):
 
 
 @pytest.mark.slow(alone=False)
-def test_what_fit_writes_can_be_measured(tmp_path):
+def test_weights_written_by_fit_can_be_measured(tmp_path):
     rng = random.Random(1)
     rows = []
     for number in range(60):
@@ -167,7 +167,7 @@ def test_what_fit_writes_can_be_measured(tmp_path):
     assert means["weights"] > means["served"] + 0.2
 
 
-def test_other_features_are_told_with_the_first_query_that_has_them(replay):
+def test_other_features_are_reported_with_their_first_query(replay):
     about = {"features": [[1, 2, 3], [4, 5, 6]]}
     rankings = [
         running.ranking("t0", **about, feature_names=NAMES),
@@ -191,18 +191,18 @@ def test_other_features_are_told_with_the_first_query_that_has_them(replay):
 
 
 @pytest.mark.parametrize("more", [{}, {"features": [[1, 2, 3]] * 2}])
-def test_where_no_ranking_can_be_scored_it_ends_and_leaves_nothing(replay, more):
+def test_without_any_scorable_ranking_the_replay_fails_and_leaves_no_files(replay, more):
     code, _, err, files = replay([running.ranking("t", **more)], [running.judgment("t")])
     assert (code, files, err.count("\n")) == (3, {}, 1)
     assert "measured on 0 of 1 rankings" in err
     assert "Give weights for these features, or leave --weights out." in err
 
 
-def test_an_empty_log_is_no_mistake_of_the_weights(replay):
+def test_an_empty_log_is_not_blamed_on_the_weights(replay):
     assert replay([], [])[0] == 0
 
 
-def test_a_ranking_that_returned_nothing_counts_for_the_weights_too(replay):
+def test_an_empty_ranking_counts_for_the_weights(replay):
     bare = {"ids": [], "scores": [], "features": [], "feature_names": NAMES}
     _, _, err, files = replay([running.ranking("t", **bare)], [running.judgment("t")])
     assert err == ""
@@ -219,7 +219,7 @@ def test_a_ranking_that_returned_nothing_counts_for_the_weights_too(replay):
         (json.dumps(RECORD | {"checksum": "0" * 64}).encode(), "it was changed"),
     ],
 )
-def test_weights_that_cannot_be_read_are_an_input_that_cannot_be_used(replay, content, said):
+def test_unreadable_weights_are_an_unusable_input(replay, content, said):
     replay.weights.unlink()
     if content is not None:
         replay.weights.write_bytes(content)

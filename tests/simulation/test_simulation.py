@@ -27,7 +27,7 @@ def lived(seed):
 
 
 @pytest.mark.parametrize("part", repeated(20, quick=1))
-def test_no_fault_changes_what_is_said_or_counted(part):
+def test_no_fault_changes_outputs_or_counts(part):
     first = FIRST_SEED + part * WORLDS_A_PART
     for seed in range(first, first + WORLDS_A_PART):
         lived(seed)

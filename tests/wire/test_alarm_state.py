@@ -58,7 +58,7 @@ def one_of_each():
     return kinds
 
 
-def test_the_state_as_it_was_written_is_continued():
+def test_a_written_state_is_continued():
     assert continued(stored()).series
 
 

@@ -167,7 +167,7 @@ def test_a_malformed_judgment_is_refused(what, value, reason):
     assert refusal(judgments_of(value))[0] == reason
 
 
-def test_confluent_framing_is_named_with_what_to_do():
+def test_confluent_framing_is_named_with_a_remedy():
     reason, detail = refusal(rankings_of(b"\x00\x00\x00\x00\x2a" + as_bytes(ranking())))
     assert reason == "decode"
     assert "Confluent" in detail
@@ -181,7 +181,7 @@ def test_the_detail_names_the_member():
     assert "grades.weather" in refusal(judgments_of(with_grade(32)))[1]
 
 
-def test_the_detail_stays_short_however_long_a_name_is():
+def test_the_detail_stays_short_for_any_length_of_a_name():
     message = judgment(grades={"k" * 200_000: "x"})
     assert len(refusal(judgments_of(message))[1]) <= 300
 
@@ -259,7 +259,7 @@ def test_a_ranking_is_accepted(what, value):
     assert (len(columns), columns.malformed) == (1, [])
 
 
-def test_the_record_decides_where_the_message_has_no_timestamp():
+def test_a_message_without_a_timestamp_has_that_of_its_record():
     columns = rankings_of(ranking(timestamp_ms=...), timestamps_ms=NOW_MS - 7)
     assert columns.timestamps_ms.tolist() == [NOW_MS - 7]
 
@@ -331,7 +331,7 @@ def test_the_row_form_means_the_same_as_the_columns():
 
 
 @pytest.mark.parametrize("half", ["score", "features"])
-def test_a_row_form_gives_a_member_in_all_rows_or_in_none(half):
+def test_a_member_is_in_all_rows_of_a_row_form_or_in_none(half):
     rows = [{"id": "a", "score": 1, "features": [1]}, {"id": "b", "score": 2, "features": [2]}]
     del rows[1][half]
     assert (
@@ -346,7 +346,7 @@ def test_a_grade_is_withdrawn_by_null_or_a_negative_number():
     assert list(grades) == ["a", "b", "c", "d"]
 
 
-def test_integers_become_float64_first():
+def test_integers_are_converted_to_float64_first():
     columns = rankings_of(ranking(scores=[2**53 + 1, 2**70]))
     assert columns.scores.tolist() == [float(2**53), float(2**70)]
 
@@ -402,12 +402,12 @@ ORDINARY = [
 ]
 
 
-def test_ordinary_rankings_take_the_fast_way(no_models):
+def test_ordinary_rankings_take_the_fast_path(no_models):
     columns = rankings_of(*ORDINARY * 50)
     assert len(columns) == 50 * len(ORDINARY)
 
 
-def test_ordinary_judgments_take_the_fast_way(no_models):
+def test_ordinary_judgments_take_the_fast_path(no_models):
     messages = [
         judgment(),
         judgment(judgment_id=..., source="größer"),
@@ -417,7 +417,7 @@ def test_ordinary_judgments_take_the_fast_way(no_models):
     assert len(judgments_of(*messages * 50)) == 200
 
 
-def test_only_the_odd_ones_are_left_to_the_models(monkeypatch):
+def test_only_malformed_messages_are_read_by_the_models(monkeypatch):
     left = []
     read = codec.read_message
     monkeypatch.setattr(codec, "read_message", lambda *args: (left.append(args[0]), read(*args))[1])
@@ -427,7 +427,7 @@ def test_only_the_odd_ones_are_left_to_the_models(monkeypatch):
     assert (len(columns), len(columns.malformed)) == (120, 3)
 
 
-def test_times_that_are_refused_cost_the_rows_beside_them_nothing(no_models):
+def test_refused_timestamps_do_not_affect_other_rows(no_models):
     late = NOW_MS + SKEW_MS + 1
     for odd in ({0}, {59}, {3, 4, 40}, {0, 59}, set(range(60))):
         times = [late if row in odd else NOW_MS - row for row in range(60)]
@@ -438,7 +438,7 @@ def test_times_that_are_refused_cost_the_rows_beside_them_nothing(no_models):
         assert {letter.reason for letter in columns.malformed} == {"future"}
 
 
-def test_of_values_that_were_cut_the_whole_length_decides_whatever_their_beginning_is():
+def test_truncated_values_are_oversize_by_their_whole_length():
     """A valid message and many spaces: its beginning alone is valid too."""
     padded = as_bytes(ranking()).ljust(300_000)
     whole = records("rankings", [ranking(), padded, None, padded, ranking(node_id="b")])

@@ -79,7 +79,7 @@ def test_the_tables_of_malformed_messages_are_found():
 
 
 @pytest.mark.parametrize(("kind", "members", "reason", "detail"), MALFORMED_MEMBERS)
-def test_malformed_members_are_refused_as_the_page_says(kind, members, reason, detail):
+def test_malformed_members_are_refused_as_documented(kind, members, reason, detail):
     plain = json.dumps(ranking() if kind == "ranking" else judgment())
     value = f"{plain[:-1]}, {members[1:]}".encode()  # the last of a repeated member counts
     decode = rankings_of if kind == "ranking" else judgments_of
@@ -87,21 +87,21 @@ def test_malformed_members_are_refused_as_the_page_says(kind, members, reason, d
 
 
 @pytest.mark.parametrize(("value", "reason", "detail"), MALFORMED_VALUES)
-def test_malformed_values_are_refused_as_the_page_says(value, reason, detail):
+def test_malformed_values_are_refused_as_documented(value, reason, detail):
     literal, _, times = value.partition(" * ")
     raw = ast.literal_eval(literal) * int(times or 1)
     assert refusal(rankings_of(raw)) == (reason, detail)
 
 
 @pytest.mark.parametrize("section", OUTPUTS)
-def test_examples_of_outputs_are_what_their_models_describe(section):
+def test_examples_of_outputs_match_their_models(section):
     texts = examples(section)
     assert texts
     for text in texts:
         OUTPUTS[section].model_validate_json(text)
 
 
-def test_real_outputs_are_what_their_models_describe():
+def test_real_outputs_match_their_models():
     measures = MeasureSet.parse(["top1", "ndcg@10"])
     engine = engine_of(
         measures,
@@ -142,13 +142,13 @@ def test_real_outputs_are_what_their_models_describe():
         DeadLetterRow.model_validate(dead_letter_row(dead, "rankings", partition=0))
 
 
-def test_the_files_of_schemas_are_fresh():
+def test_schema_files_are_up_to_date():
     written = {path.name: path.read_text("utf-8") for path in (ROOT / "schemas").glob("*.json")}
     assert written == rendered(), "run: python -m scripts.write_schemas"
 
 
 @pytest.mark.slow(alone=False)
-def test_every_reference_of_the_asyncapi_document_leads_somewhere():
+def test_every_reference_of_the_asyncapi_document_resolves():
     document = schemas()["asyncapi"]
     references = re.findall(r'"\$ref": "([^"]+)"', json.dumps(document))
     assert references

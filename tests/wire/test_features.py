@@ -75,7 +75,7 @@ def rows_of(columns):
         ),
     ],
 )
-def test_features_are_kept_as_they_are_written(members, expected):
+def test_features_are_kept_as_written(members, expected):
     plain = ranking(features=[[9.0], [8.0]])
     names, values, propensities = expected
     values = None if values is None else repr([[one + 0.0 for one in row] for row in values])
@@ -95,14 +95,14 @@ def test_names_of_features_may_be_any_text(name):
     assert found == [first, first, second, ("f0", "f1", "f2"), first]
 
 
-def test_ordinary_messages_with_features_are_not_left_to_the_book():
+def test_ordinary_messages_with_features_take_the_fast_path():
     value = ranking(features=TWO, feature_names=NAMED, propensities=[0.5, 1])
     texts = messages.texts_of(*[messages.as_bytes(value)] * 3)
     part = RankingDecoder().rows(texts, 0, 3, features=True)
     assert len(part) == 3
 
 
-def test_ordinary_messages_with_exposure_and_levels_are_not_left_to_the_book():
+def test_ordinary_messages_with_exposure_and_levels_take_the_fast_path():
     values = [
         ranking(exposed=[True, False], segments={"locale": "de", "x": None}, propensities=[0.5, 1]),
         ranking(exposed_top=3, segments={"x": "y"}),
@@ -130,12 +130,12 @@ def test_a_decoder_reads_other_segments_from_one_call_to_the_next():
     ]  # fmt: skip
 
 
-def test_nobody_pays_for_features_that_are_not_asked_for():
+def test_features_are_decoded_only_on_request():
     assert decoded(ranking(features=TWO), features=False).features is None
 
 
 @pytest.mark.parametrize("built", [True, False])
-def test_what_candidates_are_is_kept_where_there_are_no_features(monkeypatch, built):
+def test_descriptions_of_candidates_are_kept_without_features(monkeypatch, built):
     if not built:
         monkeypatch.setattr(library, "BUILT", None)
     plain = ranking(features=[[9.0], [8.0]])
@@ -191,7 +191,7 @@ def by_the_models(value):
 
 @pytest.mark.parametrize("built", [True, False])
 @pytest.mark.parametrize("part", repeated(10, quick=1))
-def test_they_are_what_the_models_say_and_other_columns_stay_the_same(monkeypatch, part, built):
+def test_features_equal_the_models_and_do_not_change_other_columns(monkeypatch, part, built):
     if not built:
         monkeypatch.setattr(library, "BUILT", None)
     rng = random.Random(part)
@@ -211,7 +211,7 @@ def test_they_are_what_the_models_say_and_other_columns_stay_the_same(monkeypatc
             np.testing.assert_equal(one, other, err_msg=field.name)
 
 
-def test_features_and_propensities_of_samples_are_kept_if_they_are_asked_for():
+def test_features_and_propensities_of_samples_are_kept_on_request():
     lines = [
         b'{"trace_id":"t","node_id":"n","tool":"a","features":[1,2],"propensity":0.5}',
         b'{"trace_id":"u","node_id":"n","tool":"a"}',
@@ -231,7 +231,7 @@ def test_features_and_propensities_of_samples_are_kept_if_they_are_asked_for():
         assert decoded(*samples.rankings()).features.names == [None] * 3
 
 
-def test_missing_features_of_samples_are_those_of_the_same_ranking():
+def test_missing_features_of_samples_equal_those_of_the_same_ranking():
     """Every kind of gap, with numbers whose sum would overflow."""
     rng = random.Random(1)
     for _ in range(50):

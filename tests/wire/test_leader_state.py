@@ -86,7 +86,7 @@ def last_state(said):
 @pytest.mark.slow(alone=False)
 @settings(max_examples=examples(16), deadline=None)
 @given(st.integers(0, 1 << 64), st.data())
-def test_killed_after_any_record_a_successor_goes_on_with_the_same_bytes(seed, data):
+def test_a_successor_continues_with_equal_bytes_after_a_kill_at_any_record(seed, data):
     random, kill_after = Random(seed), data.draw(st.integers(0, len(whole())))
     before = said_by(WORLD, random, kill_after=kill_after)
     after = said_by(WORLD, random, state=last_state(before))
@@ -98,7 +98,7 @@ def test_killed_after_any_record_a_successor_goes_on_with_the_same_bytes(seed, d
 @pytest.mark.slow(alone=False)
 @settings(max_examples=examples(8), deadline=None)
 @given(st.integers(0, 1 << 64), st.data())
-def test_so_does_one_where_candidates_are_described(seed, data):
+def test_a_successor_continues_with_equal_bytes_with_described_candidates(seed, data):
     random, kill_after = Random(seed), data.draw(st.integers(0, len(whole_described())))
     before = said_by(DESCRIBED, random, kill_after=kill_after, made=of_intervals)
     after = said_by(DESCRIBED, random, state=last_state(before), made=of_intervals)
@@ -107,7 +107,7 @@ def test_so_does_one_where_candidates_are_described(seed, data):
     assert len(before) + len(after) >= len(whole_described())
 
 
-def test_weights_bring_the_table_that_their_features_are_made_with():
+def test_weights_include_the_table_of_their_features():
     log = [read_weights(record.value) for record in log_of(whole_described())]
     assert [each.status for each in log][:2] == ["challenger", "promoted"]
     for each in log:
@@ -119,7 +119,7 @@ def test_weights_bring_the_table_that_their_features_are_made_with():
     assert log[0].table() == log[1].table()
 
 
-def test_weights_of_features_that_rankings_bring_have_no_table():
+def test_weights_of_given_features_have_no_table():
     for record in log_of(whole()):
         assert "success_rates" not in json.loads(record.value)
         assert read_weights(record.value).table() is None
@@ -128,12 +128,12 @@ def test_weights_of_features_that_rankings_bring_have_no_table():
 @pytest.mark.parametrize(
     "table", [None, History(), History({("tool", "\u00e4"): Success(3, 4)}, 2)]
 )
-def test_a_word_is_read_as_it_was_written(table):
+def test_a_command_is_read_as_written(table):
     command = Command(3, "roll_back", "as before", (0.5, 1.0), ("a", "b"), table)
     assert read_command(command_record(command)) == command
 
 
-def test_a_word_with_a_table_that_cannot_be_is_none():
+def test_a_command_with_an_impossible_table_is_refused():
     command = Command(
         3, "roll_back", "as before", (0.5,), ("a",), History({("tool", "a"): Success(3, 4)})
     )
@@ -152,7 +152,7 @@ def test_every_record_names_the_one_before_it():
         Weights.model_validate(each)
 
 
-def test_only_what_is_live_is_under_the_name_of_its_model():
+def test_only_live_weights_have_the_model_name_as_key():
     live = [r for topic, r in whole() if topic == "weights" and r.key != STATE_KEY]
     promoted = [r for r in log_of(whole()) if json.loads(r.value)["status"] == "promoted"]
     assert live == promoted
@@ -160,7 +160,7 @@ def test_only_what_is_live_is_under_the_name_of_its_model():
     assert read_weights(live[-1].value).weights == json.loads(live[-1].value)["weights"]
 
 
-def test_a_promotion_brings_its_evidence():
+def test_a_promotion_includes_its_evidence():
     promoted = json.loads(log_of(whole())[1].value)
     assert promoted["of_version"] == 1
     assert promoted["evidence"]["for"] >= 100
@@ -185,7 +185,7 @@ def test_a_state_that_was_changed_is_refused():
 # --- settled, read again ------------------------------------------------------------------------
 
 
-def test_a_settled_record_is_read_as_it_was_meant():
+def test_a_settled_record_is_read_as_the_query_that_was_written():
     text = (
         b'{"n":7,"task":1,"trace_id":"t","node_id":"n","event_time_ms":5,"settled_time_ms":9,'
         b'"offset":3,"model":"m","variant":"v","grades":{"a":2,"b":0.5},'
@@ -202,7 +202,7 @@ def test_a_settled_record_is_read_as_it_was_meant():
     assert np.array_equal(query.features, [[1.0], [-2.5]])
 
 
-def test_marks_are_read_and_nothing_else_is():
+def test_watermark_records_are_read_and_other_values_refused():
     mark = decode_settled(b'{"task":2,"watermark_ms":10,"n":3}', MEASURES)
     assert mark == (2, WatermarkRecord(10, 3))
     for text in (b"", b"{}", b"[]", b'{"task":2,"n":3}', b"\xff"):
@@ -223,7 +223,7 @@ def test_marks_are_read_and_nothing_else_is():
         b'"exposed":"-1"',
     ],
 )
-def test_invalid_training_data_alone_are_left_out(invalid):
+def test_invalid_training_data_are_dropped_and_the_query_is_kept(invalid):
     text = (
         b'{"n":7,"task":1,"trace_id":"t","node_id":"n","settled_time_ms":9,"model":"m",'
         b'"grades":{"a":2},"values":{"served":{"mrr":1.0}},%b}'

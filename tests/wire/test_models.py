@@ -57,7 +57,7 @@ AS_GRAPHS = Described("graph", "q", ("a", "b"), (), (Graph("plan", "x", 3, 2), G
          replace(AS_TOOLS, descriptions=("x", "y"))),
     ],
 )  # fmt: skip
-def test_what_features_can_be_made_of(members, expected):
+def test_described_candidates_are_read_from_a_ranking(members, expected):
     assert Ranking.model_validate({**TWO, **members}).described() == expected
 
 

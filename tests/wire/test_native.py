@@ -31,13 +31,13 @@ HARNESS = Path(__file__).with_name("native_harness.c")
 SEED = 20251121
 
 
-def test_it_was_built():
+def test_the_compiled_part_was_built():
     assert library.BUILT is not None, (
         "no C compiler when the package was installed? Then `make clean install`"
     )
 
 
-def test_what_was_built_from_other_sources_is_not_used(tmp_path):
+def test_a_build_from_other_sources_is_not_used(tmp_path):
     compiled, source = tmp_path / "native.so", tmp_path / "native.c"
     source.touch()
     assert not is_current(compiled)
@@ -72,14 +72,14 @@ def floats(rng, n):
 
 
 @pytest.mark.parametrize("style", ["{!r}", "{:.17g}", "{:.18e}", "{:.3g}", "{:.0e}"])
-def test_any_double_is_read_as_python_reads_it(style):
+def test_any_double_is_read_as_in_python(style):
     rng = random.Random(f"{SEED}{style}")
     for _ in range(sized(100, quick=10)):
         tokens = [style.format(each).replace("e+0", "e0") for each in floats(rng, 500)]
         assert scores_of(tokens) == as_read_by_python(tokens)
 
 
-def test_decimals_of_any_length_are_read_as_python_reads_them():
+def test_decimals_of_any_length_are_read_as_in_python():
     rng = random.Random(SEED)
     for _ in range(sized(100, quick=10)):
         tokens = []
@@ -94,7 +94,7 @@ def test_decimals_of_any_length_are_read_as_python_reads_them():
 
 
 @pytest.mark.slow(alone=False)
-def test_short_decimals_are_read_as_python_reads_them():
+def test_short_decimals_are_read_as_in_python():
     """A word of eight bytes at once, in the middle of a text and beside its end."""
     rng = random.Random(SEED)
     for n_digits in range(1, 8):
@@ -122,7 +122,7 @@ def numbers_of(decoder, token):
 
 
 @pytest.mark.slow(alone=False)
-def test_what_is_no_number_is_no_short_decimal_either():
+def test_invalid_numbers_are_not_read_as_short_decimals():
     """By scores, and by features that are kept or only checked."""
     rng, decoder, accepted = random.Random(SEED), RankingDecoder(), 0
     for _ in range(sized(3_000, quick=300)):
@@ -140,7 +140,7 @@ def test_what_is_no_number_is_no_short_decimal_either():
 
 
 @pytest.mark.slow(alone=False)
-def test_halves_between_two_doubles_go_to_the_even_one():
+def test_halves_between_two_doubles_are_rounded_to_even():
     rng = random.Random(SEED)
     halves = [2**53 + 2 * rng.randrange(2**52) + 1 for _ in range(20_000)]
     near = [half + rng.choice([-1, 0, 1]) for half in halves]
@@ -165,16 +165,16 @@ def test_halves_between_two_doubles_go_to_the_even_one():
         "1e1234567",
     ],
 )
-def test_what_is_not_a_normal_double_of_19_digits_is_left_to_the_book(token):
+def test_other_numbers_than_normal_doubles_of_19_digits_take_the_reference_path(token):
     assert scores_of(["1", token]) is None
 
 
-def test_zeros_before_and_behind_the_point_do_not_count_as_digits():
+def test_leading_and_trailing_zeros_do_not_count_as_digits():
     tokens = ["0.000000000000000000001234567890123456789", "0.0", "-0.0", "0e5", "-0"]
     assert scores_of(tokens) == as_read_by_python(tokens)
 
 
-def test_its_limits_are_those_of_the_models():
+def test_limits_of_the_decoder_equal_those_of_the_models():
     text = (FOLDER / "json.h").read_text()
     limits = {name: int(value) for name, value in re.findall(r"(MAX_\w+) = (\d+)", text)}
     assert limits.pop("MAX_NESTING") < MAX_NESTING
@@ -186,7 +186,7 @@ def test_its_limits_are_those_of_the_models():
 
 
 @pytest.mark.slow(alone=False)
-def test_without_it_every_row_is_the_same(monkeypatch):
+def test_rows_are_the_same_without_the_compiled_part(monkeypatch):
     rng = random.Random(SEED)
     for log, valid, decode, rows_of in (
         ("rankings", RANKINGS, codec.decode_rankings, messages.ranking_rows_of),
@@ -235,7 +235,7 @@ def as_many_features_as_can_be():
 
 
 @pytest.mark.slow
-def test_no_mutant_makes_it_read_or_write_where_it_must_not(harness):
+def test_no_mutant_causes_an_invalid_memory_access(harness):
     rng = random.Random(SEED)
     valid = [messages.as_bytes(message) for message in RANKINGS + JUDGMENTS] + 3 * SETTLED
     batches = [[as_large_as_can_be()], [as_large_as_can_be()[:-1]]]
@@ -257,7 +257,7 @@ def test_no_mutant_makes_it_read_or_write_where_it_must_not(harness):
 
 
 @pytest.mark.slow
-def test_no_input_that_libfuzzer_has_found_makes_it_either(tmp_path):
+def test_no_input_of_the_fuzz_corpus_causes_an_invalid_memory_access(tmp_path):
     program, environment = fuzz.build(tmp_path, "cc", "-DREPLAY", "-fsanitize=address,undefined")
     inputs = fuzz.unpack(tmp_path / "inputs")
     assert len(inputs) > 500
@@ -270,7 +270,7 @@ def test_no_input_that_libfuzzer_has_found_makes_it_either(tmp_path):
 TWICE_GRADED = b'{"schema_version":1,"trace_id":"t","node_id":"n","grades":{"a":1,"a":2}}'
 
 
-def test_numbers_of_names_begin_again_when_there_are_many(monkeypatch):
+def test_numbers_of_names_restart_when_there_are_too_many(monkeypatch):
     monkeypatch.setattr(library, "_KEPT_NAMES", 40)
     monkeypatch.setattr(library, "_MIN_PLACES", 2)
     decoder, shared = JudgmentDecoder(), set()
@@ -288,7 +288,7 @@ def test_numbers_of_names_begin_again_when_there_are_many(monkeypatch):
 
 
 @pytest.mark.parametrize("n_made", range(22))
-def test_room_that_was_not_made_to_the_end_is_not_used(monkeypatch, n_made):
+def test_partly_allocated_buffers_are_not_used(monkeypatch, n_made):
     arrays = RankingDecoder()._arrays
     small, large = (texts_of(b"x" * n) for n in (9, 9_000))
     made = iter(range(n_made))
@@ -317,7 +317,7 @@ def test_room_that_was_not_made_to_the_end_is_not_used(monkeypatch, n_made):
     arrays.fill(decode, large, 0, 1)
 
 
-def test_escapes_and_characters_of_every_length_arrive():
+def test_escapes_and_characters_of_every_length_are_decoded():
     text = "".join(
         map(chr, [*range(0x20, 0x300), 0x7FF, 0x800, 0xFFFF, 0x10000, 0x10FFFF, 8, 9, 10])
     )

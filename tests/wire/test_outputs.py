@@ -120,7 +120,7 @@ def test_an_evaluation_has_exactly_the_documented_bytes():
     assert record.headers == ()
 
 
-def test_the_query_is_left_out_on_request_and_nothing_else_changes():
+def test_only_the_query_is_omitted_on_request():
     [with_query] = values_of(evaluations({}))
     [without] = values_of(evaluations({}), emit_query=False)
     del with_query["query"]
@@ -135,7 +135,7 @@ def test_a_query_without_a_value_has_null_ranks_and_no_values():
     assert value["top3"] == {"served": [["search_flights", 1.7], ["weather", 0.2]]}
 
 
-def test_no_relevant_candidate_ranked_is_a_null_rank():
+def test_without_a_ranked_relevant_candidate_the_rank_is_null():
     [value] = values_of(evaluations({"first_ranks": [0]}))
     assert value["rank"] == {"served": None}
 
@@ -145,7 +145,7 @@ def test_a_missing_score_is_null_in_the_top_three():
     assert value["top3"] == {"served": [["a", None]]}
 
 
-def test_a_measure_appears_under_every_spelling_that_was_asked_in_that_order():
+def test_a_measure_has_every_requested_spelling_in_that_order():
     measures = MeasureSet.parse(["hit@1", "mrr", "top1"])
     columns = evaluations({"units": [ONE, ONE // 2]})
     [value] = values_of(columns, measures)
@@ -162,7 +162,7 @@ def test_a_value_that_a_query_lacks_has_no_member():
     ]
 
 
-def test_the_ceiling_of_map_graded_stands_beside_it():
+def test_the_ceiling_of_map_graded_follows_it():
     measures = MeasureSet.parse(["map_graded@5"])
     [value] = values_of(evaluations({"units": [ONE // 4, ONE // 2]}), measures)
     assert value["values"]["served"] == {"map_graded@5": 0.25, "map_graded_ceiling@5": 0.5}
@@ -200,13 +200,13 @@ def test_rows_of_several_strata_have_their_own_labels_also_of_later_ones():
         assert found == [('"m"', "b"), shared[-1][:2], ("m", "a")]
 
 
-def test_fractional_grades_stay_and_whole_ones_are_integers():
+def test_fractional_grades_are_floats_and_whole_ones_integers():
     grades = {"a": 0.05, "b": 10.0, "c": 31.0, "d": 1e-9, "e": 2.0}
     [record] = encode_evaluations(evaluations({"grades": grades}), DEFAULT, emit_query=False)
     assert b'"grades":{"a":0.05,"b":10,"c":31,"d":1e-9,"e":2}' in record.value
 
 
-def test_ids_that_look_like_numbers_are_left_as_they_are():
+def test_ids_that_look_like_numbers_are_unchanged():
     odd = ["x.0,", "1.0}", '2.0,"', ":2.0,", "3.0}\n", ".0", ""]
     grades = {name: float(n) for n, name in enumerate(odd)}
     [value] = values_of(evaluations({"grades": grades}))
@@ -289,7 +289,7 @@ def test_any_batch_reads_back_row_by_row_in_order(rows):
 
 @settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(any_rows())
-def test_the_bytes_of_a_row_do_not_depend_on_the_rows_beside_it(rows):
+def test_the_bytes_of_a_row_do_not_depend_on_other_rows(rows):
     together = encode_evaluations(evaluations(*rows), DEFAULT, emit_query=True)
     alone = [encode_evaluations(evaluations(row), DEFAULT, emit_query=True)[0] for row in rows]
     assert together == alone
@@ -331,7 +331,7 @@ def settled():
     return [unjudged, judged]
 
 
-def test_settled_records_are_numbered_and_say_when_they_settled():
+def test_settled_records_have_a_number_and_their_settled_time():
     judged, unjudged, last = encode_settled(settled(), DEFAULT, task=3, maturity_ms=500)
     assert json.loads(last.value)["n"] == 9
     assert judged.key == b'["t-1",""]'
@@ -355,12 +355,12 @@ def test_settled_records_are_numbered_and_say_when_they_settled():
     }
 
 
-def test_a_maturity_past_64_bits_is_only_a_number():
+def test_a_maturity_past_64_bits_is_written():
     first, *_ = encode_settled(settled(), DEFAULT, task=0, maturity_ms=10**30)
     assert json.loads(first.value)["settled_time_ms"] == 10**30 + 1000
 
 
-def test_nothing_settled_is_no_record():
+def test_no_settled_queries_give_no_records():
     assert encode_settled([], DEFAULT, task=0, maturity_ms=0) == []
 
 
@@ -374,7 +374,7 @@ OFFERED = OfferedColumns(
 )
 
 
-def test_what_a_query_offers_to_learn_from_comes_last():
+def test_training_data_of_a_query_are_the_last_members():
     _, judged = settled()
     judged.offered = OFFERED
     plain = encode_settled([replace(judged, offered=None)], DEFAULT, task=3, maturity_ms=500)
@@ -389,7 +389,7 @@ def test_what_a_query_offers_to_learn_from_comes_last():
         Settled.model_validate({**json.loads(record.value), "node_id": "n"})
 
 
-def test_what_a_ranking_states_follows_the_values_and_its_levels_the_variant():
+def test_levels_follow_the_variant_and_exposure_follows_the_values():
     unjudged, judged = settled()
     levels = DictionaryColumn.of([(("locale", "de"), ("device", "\u00e4")), ()])
     judged.levels, unjudged.levels = levels, DictionaryColumn.of([(("locale", "de"),)])
@@ -444,7 +444,7 @@ WATCHED_VALUES = [
 ]
 
 
-def test_alarms_read_the_columns_that_the_whole_queries_have():
+def test_alarms_read_columns_equal_to_those_of_whole_queries():
     offsets = np.array([4, 5, 7])
     found, refused = WATCHED(ByteStrings.of(WATCHED_VALUES), offsets, 3)
     assert refused == []
@@ -478,7 +478,7 @@ def test_alarms_read_the_columns_that_the_whole_queries_have():
         b'{"n":2,"task":3,"settled_time_ms":1,"values":{"served":{"top1":null}}}',
     ],
 )
-def test_alarms_leave_out_a_record_that_cannot_be_read_and_keep_the_others(odd):
+def test_alarms_skip_an_unreadable_record_and_keep_the_others(odd):
     values = [WATCHED_VALUES[0], odd, *WATCHED_VALUES[1:]]
     found, [(offset, error)] = WATCHED(ByteStrings.of(values), np.arange(4), 3)
     assert offset == 1
@@ -487,7 +487,7 @@ def test_alarms_leave_out_a_record_that_cannot_be_read_and_keep_the_others(odd):
     assert listed(found) == listed(kept)
 
 
-def test_halves_of_a_document_in_two_values_are_no_record():
+def test_a_document_split_over_two_values_is_refused():
     halves = [b'{"n":2,"task":3,"x":{}', b'{},"watermark_ms":1}']
     _, refused = WATCHED(ByteStrings.of([*halves, WATCHED_VALUES[0]]), np.arange(3), 3)
     assert [offset for offset, _ in refused] == [0, 1]
@@ -533,7 +533,7 @@ GRAPHS = Described("graph", "", ("g", "g"), graphs=(Graph("plan", "do", 2, 1), G
     ],
 )
 @pytest.mark.parametrize("propensities", [None, [0.5, 1.0]])
-def test_candidates_that_are_described_are_offered_and_read_again(described, said, propensities):
+def test_described_candidates_are_written_and_read_back(described, said, propensities):
     unjudged, _ = settled()
     unjudged.offered = OfferedColumns(
         [None], [[]], [np.zeros((0, 0))], [propensities], [described], [{"human": 1}]
@@ -547,7 +547,7 @@ def test_candidates_that_are_described_are_offered_and_read_again(described, sai
     assert query.propensities == propensities
 
 
-def test_a_description_that_is_not_whole_is_left_out():
+def test_an_incomplete_description_is_dropped():
     unjudged, _ = settled()
     unjudged.offered = OfferedColumns([None], [[]], [np.zeros((0, 0))], [None], [TOOLS], [{}])
     [record] = encode_settled([unjudged], DEFAULT, task=0, maturity_ms=0)
@@ -557,7 +557,7 @@ def test_a_description_that_is_not_whole_is_left_out():
         assert (query.described, query.candidate_ids) == (None, ())
 
 
-def test_what_is_more_than_a_topic_takes_is_left_out_and_said():
+def test_training_data_too_large_for_a_topic_are_omitted_and_marked():
     unjudged, _ = settled()
     names = tuple(f"f{i}" for i in range(256))
     for n, fits in ((100, True), (110, False)):
@@ -573,7 +573,7 @@ def test_what_is_more_than_a_topic_takes_is_left_out_and_said():
         Settled.model_validate_json(record.value)
 
 
-def test_a_mark_has_no_key():
+def test_a_watermark_record_has_no_key():
     assert encode_watermark(WatermarkRecord(1_500, 7), task=3) == [
         OutputRecord(None, b'{"task":3,"watermark_ms":1500,"n":7}')
     ]
@@ -583,7 +583,7 @@ def test_a_mark_has_no_key():
 # --- windows and dead letters ------------------------------------------------------------------
 
 
-def test_a_window_is_told_under_each_spelling_with_sums_of_any_size():
+def test_a_window_is_written_under_each_spelling_with_sums_of_any_size():
     measures = MeasureSet.parse(["hit@1", "top1", "mrr"])
     window = FinalWindow(60_000, "m", "v", "served", "top1", 3, 1 << 70)
     records = encode_windows([window], measures, window_ms=60_000, task=2)
@@ -614,7 +614,7 @@ def test_a_row_of_the_windows_file_has_the_documented_members():
 LETTER = DeadLetter("judgments", 12, "decode", "not JSON: ü \udcff", None, b"\x00\xff")
 
 
-def test_a_dead_letter_keeps_its_bytes_and_says_where_it_came_from():
+def test_a_dead_letter_keeps_its_bytes_and_names_its_origin():
     [record] = encode_dead_letters([LETTER], {"judgments": "prod.judgments"}, partition=4)
     assert (record.key, record.value) == (None, b"\x00\xff")
     assert dict(record.headers) == {
@@ -654,7 +654,7 @@ def test_totals_have_exactly_the_documented_members_when_nothing_was_read():
     assert document["totals"] == []
 
 
-def test_totals_rows_are_exact_and_spelled_as_asked():
+def test_totals_rows_are_exact_and_have_the_requested_spellings():
     path = ("running", "m", "v", "served", "top1")
     tally = {
         ("rankings", "read"): 5,

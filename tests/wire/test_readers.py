@@ -430,7 +430,7 @@ def poisoned(value: bytes, rng: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_reader_refuses_with_its_own_exception_alone(name, tmp_path):
+def test_a_reader_raises_only_its_own_exception(name, tmp_path):
     kind, rng = KINDS[name], random.Random(f"{SEED} {name}")
     read = read_replayed(tmp_path, FILES[name]) if name in FILES else kind.read
     documents = kind.documents()
@@ -445,7 +445,7 @@ def test_a_reader_refuses_with_its_own_exception_alone(name, tmp_path):
                 raise AssertionError(f"{name}: {error!r} for {value[:3_000]!r}") from error
 
 
-def test_every_module_that_reads_documents_has_its_readers_fuzzed():
+def test_the_readers_of_every_module_are_fuzzed():
     """No document is read but by a `Reader`, and none of them is missing in the table."""
     root = Path(evaluator.__file__).parent
     using, otherwise = set(), set()
@@ -496,12 +496,12 @@ OTHERWISE = {
 
 
 @pytest.mark.parametrize("deep", [b"[" * 100_000, b'{"a":' * 100_000, b'{"a":[' * 50_000])
-def test_what_nests_too_deep_is_refused_before_it_is_decoded(deep):
+def test_too_deep_nesting_is_refused_before_decoding(deep):
     with pytest.raises(StateDamaged, match=f"nested more than {MAX_NESTING} deep"):
         Reader(object, StateDamaged)(deep)
 
 
-def test_the_quick_bound_of_nesting_is_never_too_low():
+def test_the_quick_bound_of_nesting_is_never_below_the_depth():
     rng = random.Random(SEED)
     odd = [[], {}, [1], '],[{"', "},{", "[["]
     for _ in range(200):
@@ -520,7 +520,7 @@ def deepest(value: object) -> int:
     return 0
 
 
-def test_a_document_has_a_largest_size():
+def test_a_document_has_a_size_limit():
     reader = Reader(str, StateDamaged, "no text", max_bytes=10)
     assert reader(b'"12345678"') == "12345678"
     with pytest.raises(StateDamaged, match="no text: 11 bytes; at most 10"):

@@ -39,7 +39,7 @@ def read(data, at=0, next_offset=0, flags=record_sets.CHECK_CRC):
     return record_sets.read(np.frombuffer(data, np.uint8), at, next_offset, flags=flags)
 
 
-def test_the_checksum_is_that_of_kafka():
+def test_the_checksum_equals_that_of_kafka():
     assert calc_crc32c(b"123456789") == 0xE3069283
     rng = random.Random(SEED)
     for size in range(0, 80, sized(1, quick=7)):
@@ -50,7 +50,7 @@ def test_the_checksum_is_that_of_kafka():
             assert (len(read(damaged).rows), read(damaged).stop) == (0, record_sets.AT_ODD)
 
 
-def test_it_stops_before_the_batch_that_it_leaves():
+def test_reading_stops_before_an_unsupported_batch():
     plain = batch(0, [Row(0, None, b"a")])
     for codec in CODECS.keys() - {"none"}:
         found = read(plain + batch(1, [Row(0, None, b"b")], codec=codec))
@@ -82,7 +82,7 @@ def test_it_stops_before_the_batch_that_it_leaves():
         (0, 0x80),  # offset
     ],
 )
-def test_what_does_not_fit_is_left(at, value):
+def test_an_inconsistent_batch_is_not_read(at, value):
     data = bytearray(batch(0, [Row(0, b"k", b"v")]))
     data[at] = value
     found = read(with_crc(data))
@@ -112,7 +112,7 @@ def test_compressed_batches_are_unpacked_up_to_a_limit(monkeypatch):
     assert record_sets.unpacked(np.frombuffer(batch(7, rows, codec="snappy"), np.uint8)) is None
 
 
-def test_arrays_that_are_used_again_have_a_place_for_every_record(monkeypatch):
+def test_reused_arrays_have_room_for_every_record(monkeypatch):
     """Records without key and value, 64 a batch, are the most that so many bytes can have."""
     monkeypatch.setattr(record_sets, "_reused", record_sets._Reused())
     n_bytes = (1 << 16) - 1
@@ -131,7 +131,7 @@ def test_arrays_that_are_used_again_have_a_place_for_every_record(monkeypatch):
     assert times_ms.tolist() == [n for n, size in enumerate(sizes) for _ in range(size)]
 
 
-def test_arrays_for_the_largest_usual_fetch_are_used_again():
+def test_arrays_for_the_largest_usual_fetch_are_reused():
     n_bytes = CONSUMER_SETTINGS["max_partition_fetch_bytes"]
     assert record_sets._reused.room(n_bytes) is record_sets._reused.room(n_bytes)
 
@@ -143,7 +143,7 @@ def harness(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_no_mutant_makes_it_read_or_write_where_it_must_not(harness):
+def test_no_mutant_causes_an_invalid_memory_access(harness):
     rng = random.Random(SEED)
     smallest = batch(0, [Row(at, None, None) for at in range(63)])
     large = batch(0, [Row(at, b"k" * 262_145, b"v" * n) for at, n in enumerate((262_144, 262_145))])

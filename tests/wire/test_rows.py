@@ -265,7 +265,7 @@ def case(rng):
 
 
 @pytest.mark.slow
-def test_no_columns_make_it_read_or_write_where_it_must_not(tmp_path):
+def test_no_columns_cause_an_invalid_memory_access(tmp_path):
     rng = random.Random(SEED)
     sent = b"".join(case(rng) for _ in range(20_000))
     assert int(printed(built(HARNESS, tmp_path), sent)) > 1_000

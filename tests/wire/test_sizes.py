@@ -81,7 +81,7 @@ def long_names(n: int) -> list[str]:
 
 
 @pytest.mark.slow(alone=False)
-def test_the_query_with_most_grades_becomes_a_stub_that_keeps_its_key_its_n_and_its_values():
+def test_a_query_with_too_many_grades_becomes_a_stub_with_its_key_n_and_values():
     evaluations, settled = outputs_of(
         {"t-1": ["a"], "t-2": ["a", *long_names(9_999)], "t-3": ["a"]}
     )
@@ -101,7 +101,7 @@ def test_the_query_with_most_grades_becomes_a_stub_that_keeps_its_key_its_n_and_
         assert len(record.value) < 2_000
 
 
-def test_what_is_just_not_too_large_is_whole(monkeypatch):
+def test_a_record_exactly_at_the_limit_is_written_whole(monkeypatch):
     evaluations, settled = outputs_of({"t-1": ["a", "b"]})
     for records in (list(evaluations.values()), settled):
         rows = OutputRows.of(records)
@@ -111,7 +111,7 @@ def test_what_is_just_not_too_large_is_whole(monkeypatch):
         assert json.loads(sizes.bounded(rows)[0].value)["too_large"] == len(records[0].value)
 
 
-def test_whoever_learns_takes_a_stub_as_a_query_without_features(monkeypatch):
+def test_the_learner_reads_a_stub_as_a_query_without_features(monkeypatch):
     monkeypatch.setattr(sizes, "MAX_OUTPUT_BYTES", 500)
     _, settled = outputs_of({"t-1": ["a"], "t-2": ["a", *map(str, range(100))]}, offers=True)
     whole, stub = (decode_settled(record.value, MEASURES) for record in settled)
@@ -123,7 +123,7 @@ def test_whoever_learns_takes_a_stub_as_a_query_without_features(monkeypatch):
 
 
 @pytest.mark.slow(alone=False)
-def test_stubs_do_not_depend_on_what_is_written_with_them(monkeypatch):
+def test_stubs_do_not_depend_on_other_records(monkeypatch):
     evaluations, settled = outputs_of({f"t-{n}": ["a", *map(str, range(n))] for n in range(60)})
     for records in (list(evaluations.values()), settled):
         monkeypatch.setattr(sizes, "MAX_OUTPUT_BYTES", 500)
@@ -135,7 +135,7 @@ def test_stubs_do_not_depend_on_what_is_written_with_them(monkeypatch):
 # Room
 
 
-def test_every_output_topic_has_room_for_what_it_is_given():
+def test_every_output_topic_accepts_its_largest_record():
     assert ROOM_BYTES.keys() == {*WRITTEN, *LEADER_OUTPUTS, SCHEMAS}
     assert {*OUTPUTS} < ROOM_BYTES.keys()
     name = WORST * MAX_NAME_BYTES
@@ -177,7 +177,7 @@ def refused_letter(letter: OutputRecord):
 
 @pytest.mark.parametrize("n_value", [0, 1, 64 * 1024, 64 * 1024 + 1, 10**6])
 @pytest.mark.parametrize("n_key", [None, 0, 1, 10**6])
-def test_cutting_a_dead_letter_comes_to_an_end_and_keeps_the_first_lengths(n_value, n_key):
+def test_cutting_a_dead_letter_ends_and_keeps_the_original_lengths(n_value, n_key):
     rng = random.Random(1)
     key = None if n_key is None else rng.randbytes(n_key)
     letter = OutputRecord(key, rng.randbytes(n_value), (("reason", b"late"),))
@@ -193,7 +193,7 @@ def test_cutting_a_dead_letter_comes_to_an_end_and_keeps_the_first_lengths(n_val
     assert int(told.get("key_truncated", 0)) == (n_key or 0)
 
 
-def test_the_letter_of_an_output_has_its_key_and_says_what_to_do():
+def test_the_dead_letter_of_an_output_has_its_key_and_a_remedy():
     record = OutputRecord(b'["t","n"]', b"v" * 5_000_000)
     smaller, letter = refused(record, "settled", topic="x-settled", partition=3)
     assert smaller is None
@@ -205,7 +205,7 @@ def test_the_letter_of_an_output_has_its_key_and_says_what_to_do():
     assert "max.message.bytes" in headers["detail"]
 
 
-def test_a_record_that_a_broker_refuses_becomes_the_stub_that_keeps_n_and_then_nothing():
+def test_a_refused_record_is_replaced_by_a_stub_and_a_refused_stub_by_nothing():
     _, settled = outputs_of({"t-1": ["a", *map(str, range(100))]})
     stub, letter = refused(settled[0], "settled", topic="settled", partition=0)
     row = json.loads(stub.value)
@@ -220,7 +220,7 @@ def test_a_record_that_a_broker_refuses_becomes_the_stub_that_keeps_n_and_then_n
 
 
 @pytest.mark.parametrize(("letter", "is_left_out"), [("x", False), ("ä", False), (WORST, True)])
-def test_names_of_features_that_escapes_make_too_long_are_not_learned_from(letter, is_left_out):
+def test_feature_names_that_are_too_long_when_escaped_are_not_learned_from(letter, is_left_out):
     n = MAX_NAME_BYTES - 3
     names = tuple(f"{k:03}" + letter * (n // len(letter.encode())) for k in range(MAX_FEATURES))
     offered = OfferedColumns([names], [["a"]], [np.ones((1, 256))], [None], [None], [{"s": 1}])
@@ -229,7 +229,7 @@ def test_names_of_features_that_escapes_make_too_long_are_not_learned_from(lette
 
 
 @pytest.mark.slow(alone=False)
-def test_the_state_of_as_many_models_as_are_learned_for_fits_into_its_topic():
+def test_the_state_of_the_maximum_number_of_models_fits_into_its_topic():
     names = tuple(f"{k:03}" + "x" * (MAX_NAME_BYTES - 3) for k in range(MAX_FEATURES))
     rng, chance, queries = np.random.default_rng(1), random.Random(1), []
     for n in range(1_000):

@@ -59,7 +59,7 @@ JUDGMENTS = [
 
 @pytest.mark.parametrize("part", repeated(PARTS, quick=1))
 @pytest.mark.parametrize("log", ["rankings", "judgments"])
-def test_the_fast_way_agrees_with_the_models_on_every_mutant(log: Log, part: int) -> None:
+def test_the_fast_path_agrees_with_the_models_on_every_mutant(log: Log, part: int) -> None:
     n_mutants = MUTANTS // 2 // PARTS
     rng = random.Random(f"{SEED} {log} {part}")
     print(f"WIRE_SEED={SEED}, {n_mutants} mutants of {log}")  # noqa: T201  # seen on failure

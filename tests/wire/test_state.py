@@ -108,13 +108,13 @@ def rows_of(changes: Changes) -> dict[str, dict[bytes, bytes | None]]:
 
 @given(head=heads)
 @settings(max_examples=examples(60))
-def test_a_head_is_read_as_it_was_written(head):
+def test_a_head_is_read_as_written(head):
     assert wire.head_from(wire.head_row(head)) == head
 
 
 @given(stratum=strata, of_stratum=totals)
 @settings(max_examples=examples(60))
-def test_totals_of_any_size_are_read_as_they_were_written(stratum, of_stratum):
+def test_totals_of_any_size_are_read_as_written(stratum, of_stratum):
     rows = rows_of(Changes(totals={stratum: of_stratum}))["totals"]
     ((key, value),) = rows.items()
     assert wire.stratum_from(key) == stratum
@@ -123,20 +123,20 @@ def test_totals_of_any_size_are_read_as_they_were_written(stratum, of_stratum):
 
 @given(start_ms=times, by_stratum=st.dictionaries(strata, sums, min_size=1, max_size=3))
 @settings(max_examples=examples(60))
-def test_a_window_is_read_as_it_was_written(start_ms, by_stratum):
+def test_a_window_is_read_as_written(start_ms, by_stratum):
     rows = rows_of(Changes(windows={start_ms: by_stratum}))["windows"]
     ((key, value),) = rows.items()
     assert wire.window_from(key, value or b"") == (start_ms, by_stratum)
 
 
-def test_a_window_that_is_final_is_deleted():
+def test_a_final_window_is_deleted():
     assert rows_of(Changes(windows={5: {}}))["windows"] == {(5).to_bytes(8, "big"): None}
 
 
 # Queries by key, and runs
 
 
-def test_versions_of_keys_are_read_as_they_were_written():
+def test_versions_of_keys_are_read_as_written():
     one = np.array([(7, -5, 9, b"\xff" * 16)], KEY_VERSION)
     two = np.array([(9, MOST, 0, b"\0" * 16), (7, -MOST, 1, b"\1" * 16)], KEY_VERSION)
     found = wire.versions_from([None, two.tobytes(), one.tobytes(), None])
@@ -150,7 +150,7 @@ def test_versions_of_keys_are_read_as_they_were_written():
     ends=st.tuples(times, times, offsets, offsets),
 )
 @settings(max_examples=examples(60))
-def test_a_run_and_its_entries_are_read_as_they_were_written(number, entries, release_only, ends):
+def test_a_run_and_its_entries_are_read_as_written(number, entries, release_only, ends):
     columns = [np.array([row[at] for row in entries], np.int64) for at in (0, 1)]
     slots = np.zeros(len(entries), np.int64)
     run = Run(number, Entries(*columns, slots), len(entries), *ends, release_only=release_only)
@@ -170,7 +170,7 @@ def test_a_run_and_its_entries_are_read_as_they_were_written(number, entries, re
     assert read_keys.tolist() == run_keys
 
 
-def test_a_run_that_has_ended_is_deleted():
+def test_an_ended_run_is_deleted():
     key = wire.run_key(3)
     tables = rows_of(Changes(runs={3: None}))
     assert tables["runs"] == tables["entries"] == {key: None}
@@ -234,7 +234,7 @@ def test_queries_are_read_with_their_judgments_and_results():
     assert stored.results.tolist() == [1, -1, 2**40]
 
 
-def test_a_row_of_judgments_that_names_itself_as_the_one_before_it_is_damage():
+def test_a_row_of_judgments_with_itself_as_predecessor_is_damage():
     judgments, earlier = StoredJudgments(store := MemoryStateStore()), np.array([0])
     value = b'{"schema_version":1,"trace_id":"t","node_id":"n","timestamp_ms":5,"grades":{}}'
     applied = AppliedRows(*map(np.array, ([7], [0], [2], [5], [5])), ByteStrings.of([value]))
@@ -276,7 +276,7 @@ EVERYTHING = [
 
 
 @pytest.mark.parametrize("features", [False, True])
-def test_rankings_are_read_as_they_were_decoded(features):
+def test_rankings_are_read_as_decoded(features):
     messages = [
         json.dumps({"schema_version": 1, "trace_id": f"t{at}", "node_id": "n", **more}).encode()
         for at, more in enumerate(EVERYTHING)
@@ -292,7 +292,7 @@ def test_rankings_are_read_as_they_were_decoded(features):
     assert columns_of(one) == columns_of(decoded(offsets[2:3], messages[2:3], features=features))
 
 
-def test_ranks_of_tied_candidates_are_read_as_they_were():
+def test_ranks_of_tied_candidates_are_read_as_written():
     tied = [
         json.dumps({
             "schema_version": 1, "trace_id": "t", "node_id": "n",
@@ -343,21 +343,21 @@ def columns_of(rankings):
     }, ids
 
 
-def test_a_query_that_is_not_there_is_damage():
+def test_a_missing_query_is_damage():
     row = row_of(decoded([8, 10], [ranking("t"), ranking("u")]))
     for rows, offset in (([row], 9), ([row], 11), ([None], 9)):
         with pytest.raises(StateDamaged, match=f"offset {offset} is missing"):
             rankings_from(rows, np.array([0]), np.array([offset]))
 
 
-def test_a_row_that_cannot_be_read_any_more_is_damage():
+def test_an_unreadable_row_is_damage():
     row = row_of(decoded([9], [ranking("t")]))
     for damaged in (row[:-1], row[:7], row[:20], row[:24] + b"\xc1" * 80, row[:90] + row[91:]):
         with pytest.raises(StateDamaged):
             rankings_from([damaged], np.array([0]), np.array([9]))
 
 
-def test_queries_that_a_key_does_not_name_alone_are_marked():
+def test_queries_that_share_a_key_are_marked():
     assert rows_of(Changes(renamed=[3, 5]))["renamed"] == {query_key(3): b"", query_key(5): b""}
 
 
@@ -366,7 +366,7 @@ def test_queries_that_a_key_does_not_name_alone_are_marked():
 
 @pytest.mark.parametrize("record_key", [None, b"", b"key", b"\xff\x00"])
 @pytest.mark.parametrize("judgment_id", [None, "j-ü"])
-def test_a_waiting_judgment_is_read_as_it_was_written(record_key, judgment_id):
+def test_an_early_judgment_is_read_as_written(record_key, judgment_id):
     value = judgment("t", judgment_id=judgment_id, subtopics={"a": ["s"]})
     pending = PendingJudgment(
         offset=MOST - 1,
@@ -388,14 +388,14 @@ def test_a_waiting_judgment_is_read_as_it_was_written(record_key, judgment_id):
     assert list((found.subtopics or {})["a"] or ()) == ["s"]
 
 
-def test_a_judgment_that_waits_no_more_is_deleted():
+def test_a_judgment_that_is_no_longer_early_is_deleted():
     assert rows_of(Changes(early={2: None}))["early"] == {(2).to_bytes(8, "big"): None}
 
 
 # Identity
 
 
-def test_an_identity_says_in_what_it_differs():
+def test_differences_of_identities_are_named():
     row = wire.identity_row({"cluster_id": "a", "task": 1})
     assert wire.identity_differs(row, {"cluster_id": "a", "task": 1}) == []
     assert wire.identity_differs(row, {"cluster_id": "b", "task": 1, "fingerprint": "x"}) == [
@@ -405,7 +405,7 @@ def test_an_identity_says_in_what_it_differs():
 
 
 @pytest.mark.parametrize("row", [b"", b"{", b"[]", b"1", b"\xff"])
-def test_an_identity_that_is_none_belongs_to_nobody(row):
+def test_an_unreadable_identity_never_matches(row):
     assert wire.identity_differs(row, {}) == ["its identity cannot be read"]
 
 
@@ -420,7 +420,7 @@ def records_of(*rows):
     return Records.of("rankings", 0, *columns, offsets[-1] + 1)
 
 
-def test_the_last_record_that_was_read_is_known_by_all_its_parts():
+def test_the_last_read_record_is_identified_by_all_its_parts():
     known = last_record(records_of((b"k", b"first", 1), (b"k", b"v", 2)))
     assert (known.offset, known.timestamp_ms, len(known.hash)) == (8, 2, 32)
     assert last_record(records_of((None, None, 9), (b"k", b"v", 2))) == known
@@ -429,7 +429,7 @@ def test_the_last_record_that_was_read_is_known_by_all_its_parts():
     assert len(found | {known}) == len(others) + 1
 
 
-def test_of_a_record_only_so_much_is_hashed_as_is_there_when_it_was_cut():
+def test_only_the_kept_beginning_of_a_record_is_hashed():
     whole = b"v" * (MAX_MESSAGE_BYTES + 1)
     long = kept(whole)
     assert len(long) < len(whole)
@@ -439,7 +439,7 @@ def test_of_a_record_only_so_much_is_hashed_as_is_there_when_it_was_cut():
 
 @given(origin=origins, fingerprint=st.text())
 @settings(max_examples=examples(40))
-def test_what_is_committed_is_read_as_it_was_written(origin, fingerprint):
+def test_commit_metadata_are_read_as_written(origin, fingerprint):
     for log in LOGS:
         note = commit_note(commit_metadata(fingerprint, origin, log))
         assert note == (fingerprint, origin.logs[log], origin.ends_lost)
@@ -453,11 +453,11 @@ def test_what_is_committed_is_read_as_it_was_written(origin, fingerprint):
         *('["a", null, null, "0"]', '[["a"], null, null, 0]'),
     ],
 )
-def test_what_somebody_else_committed_is_as_if_it_were_a_fingerprint(metadata):
+def test_foreign_commit_metadata_are_read_as_a_fingerprint(metadata):
     assert commit_note(metadata) == (metadata, LogId(), 0)
 
 
-def test_a_generation_names_the_topics_and_how_often_they_have_lost_an_end():
+def test_a_generation_has_the_topics_and_the_number_of_lost_ends():
     def generation(rankings, judgments, ends_lost, last=None):
         marks = {"rankings": LogId(rankings, last), "judgments": LogId(judgments, None)}
         return generation_of(Origin(marks, ends_lost))
@@ -483,7 +483,7 @@ checkpoints = st.builds(
 
 @given(checkpoint=checkpoints)
 @settings(max_examples=examples(60))
-def test_a_checkpoint_is_read_as_it_was_written(checkpoint):
+def test_a_checkpoint_is_read_as_written(checkpoint):
     assert decode_checkpoint(encode_checkpoint(checkpoint)) == checkpoint
 
 
@@ -510,7 +510,7 @@ ALONE = json.dumps({"format": FORMAT}).encode()
 
 
 @pytest.mark.parametrize("value", [b"", b"{", b"[]", b"null", b"1", b"\xff", ALONE])
-def test_what_is_no_checkpoint_is_refused(value):
+def test_an_invalid_checkpoint_is_refused(value):
     with pytest.raises(CheckpointUnreadable, match="cannot be read"):
         decode_checkpoint(value)
 

@@ -25,7 +25,7 @@ def read(found):
 
 @settings(max_examples=examples(100))
 @given(st.lists(strings), st.lists(st.integers(-(2**63), 2**63 - 1)), st.integers(0, 2**70))
-def test_strings_integers_and_ranks_are_read_as_what_they_were(some, numbers, plus):
+def test_strings_integers_and_ranks_are_read_as_written(some, numbers, plus):
     assert read(texts.strings(some)) == some
     column = np.array(numbers, np.int64)
     assert read(texts.integers(column)) == numbers
@@ -47,7 +47,7 @@ def test_an_interner_keeps_the_texts_of_its_values(batches):
 
 @settings(max_examples=examples(100))
 @given(st.lists(st.lists(st.tuples(st.integers(MISSING, 40), st.integers(MISSING, 40)))))
-def test_values_are_those_of_the_units_without_missing_ones(batches):
+def test_values_equal_their_units_without_missing_ones(batches):
     values = texts.values_under(("second", "first", "again"), (1, 0, 1), 2)
     for batch in batches:
         units = np.array(batch, np.int64).reshape(-1, 2)
@@ -59,7 +59,7 @@ def test_values_are_those_of_the_units_without_missing_ones(batches):
 
 @settings(max_examples=examples(200))
 @given(st.lists(grades))
-def test_grades_are_read_as_what_they_were_and_whole_ones_are_integers(rows):
+def test_grades_are_read_as_written_and_whole_ones_are_integers(rows):
     found = texts.grades(GradeColumns.of(rows))
     assert read(found) == rows
     for text, row in zip(found.split(), rows, strict=True):

@@ -61,7 +61,7 @@ def both_ways(reader, values, task=3):
     return found, is_compiled
 
 
-def test_what_workers_write_is_read_by_the_compiled_part():
+def test_records_of_workers_are_read_by_the_compiled_part():
     reader = WatchedReader(WATCHED, COLUMNS)
     (parts, refused), is_compiled = both_ways(reader, VALUES)
     assert is_compiled
@@ -92,7 +92,7 @@ def test_what_workers_write_is_read_by_the_compiled_part():
         None,
     ],
 )
-def test_what_the_compiled_part_leaves_is_read_or_refused_as_by_the_reference_path(odd):
+def test_records_outside_the_compiled_part_are_handled_like_the_reference_path(odd):
     reader = WatchedReader(WATCHED, COLUMNS)
     (parts, _), is_compiled = both_ways(reader, [QUERY, odd, VALUES[4]])
     assert parts[0][1][0] == 7
@@ -109,7 +109,7 @@ def test_values_that_are_not_watched_are_not_checked():
         assert (len(parts), refused) == (1, [])
 
 
-def test_more_columns_than_it_has_bits_for_are_read_by_the_reference_path():
+def test_more_columns_than_mask_bits_are_read_by_the_reference_path():
     columns = [(f"r{n}", "top1") for n in range(33)]  # each with two spellings
     both, is_compiled = both_ways(WatchedReader(WATCHED, columns), VALUES)
     assert not is_compiled
@@ -117,7 +117,7 @@ def test_more_columns_than_it_has_bits_for_are_read_by_the_reference_path():
     assert both_ways(WatchedReader(WATCHED, columns[:32]), VALUES)[1]
 
 
-def test_the_statistical_unit_of_a_trace_is_that_of_the_whole_query():
+def test_the_statistical_unit_of_a_trace_equals_that_of_the_whole_query():
     (queries, *_), _ = WatchedReader(WATCHED, COLUMNS)(ByteStrings.of([QUERY]), np.arange(1), 3)
     whole = decode_settled(QUERY, MeasureSet.parse(["top1", "mrr"]), task=3, offset=0)
     of_whole = WatchedQueries.of_settled([whole], COLUMNS)
@@ -127,7 +127,7 @@ def test_the_statistical_unit_of_a_trace_is_that_of_the_whole_query():
 
 
 @pytest.mark.slow
-def test_mutants_are_read_alike():
+def test_mutants_are_read_alike_by_both_paths():
     rng, reader = random.Random(20261123), WatchedReader(WATCHED, COLUMNS)
     n_compiled = n_refused = 0
     for _ in range(4_000):

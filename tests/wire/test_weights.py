@@ -30,7 +30,7 @@ RECORD = {
 }
 
 
-def test_the_examples_hold():
+def test_docstring_examples_are_correct():
     assert doctest.testmod(canonical_module)[:2] == (0, 1)
 
 
@@ -58,7 +58,7 @@ def test_the_examples_hold():
         ("43143ff3c1cb0959", "1424953923781206.2"),
     ],
 )
-def test_numbers_are_written_as_the_rfc_has_them(bits, text):
+def test_numbers_are_written_as_in_the_rfc(bits, text):
     import struct
 
     (value,) = struct.unpack(">d", bytes.fromhex(bits))
@@ -88,19 +88,19 @@ json_values = st.recursive(
 
 @settings(max_examples=examples(100))
 @given(json_values)
-def test_the_text_reads_back_to_the_value_and_is_its_only_one(value):
+def test_the_canonical_text_is_unique_and_read_back_to_the_value(value):
     text = canonical(value)
     assert json.loads(text, parse_int=float) == value
     assert canonical(json.loads(text)) == text
 
 
-def test_what_is_not_finite_has_no_text():
+def test_non_finite_numbers_have_no_canonical_text():
     for value in (float("nan"), float("inf")):
         with pytest.raises(ValueError, match="is not a number in JSON"):
             canonical({"a": value})
 
 
-def test_a_checksum_is_of_everything_else():
+def test_a_checksum_covers_all_other_members():
     """Written by hand: members by name, 0.5 and -1, no space."""
     text = (
         '{"epoch":0,"feature_names":["phi_rel","phi_hist"],"format":1,'
@@ -112,7 +112,7 @@ def test_a_checksum_is_of_everything_else():
     assert checksum_of({**RECORD, "checksum": "any"}) == checksum_of(RECORD)
 
 
-def test_a_record_is_read_whatever_its_order_and_layout():
+def test_a_record_is_read_in_any_order_and_layout():
     whole = with_checksum(RECORD)
     for text in (
         json.dumps(whole, indent=4),
@@ -131,7 +131,7 @@ def test_the_example_of_the_page_is_a_record_with_its_checksum():
     assert weights.checksum == checksum_of(json.loads(example))
 
 
-def test_a_record_of_the_least():
+def test_a_minimal_record_is_read():
     least = {"format": 1, "weights": [1], "feature_names": ["f0"]}
     weights = read_weights(json.dumps(least).encode())
     assert (weights.weights, weights.model) == ([1.0], "")
@@ -139,7 +139,7 @@ def test_a_record_of_the_least():
 
 
 @pytest.mark.parametrize("changed", [{"weights": [0.5, -1.5]}, {"model": "n"}, {"new": 0}])
-def test_a_record_that_was_changed_is_refused(changed):
+def test_a_changed_record_is_refused(changed):
     text = json.dumps({**with_checksum(RECORD), **changed}).encode()
     with pytest.raises(WeightsRefused, match="it was changed"):
         read_weights(text)
@@ -161,14 +161,14 @@ def test_a_record_that_was_changed_is_refused(changed):
         (b'{"format": 1, "weights": [1], "feature_names": ["a"], "checksum": "x"}', "checksum"),
     ],
 )
-def test_what_is_no_record_is_refused_in_one_line(text, said):
+def test_an_invalid_record_is_refused_in_one_line(text, said):
     with pytest.raises(WeightsRefused) as refused:
         read_weights(text)
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-def test_nothing_else_gets_a_checksum():
+def test_an_invalid_record_gets_no_checksum():
     with pytest.raises(ValidationError):
         with_checksum({**RECORD, "weights": [1.0]})
 
@@ -176,7 +176,7 @@ def test_nothing_else_gets_a_checksum():
 TABLE = {"format": 1, "successes": [["graph", "a", 5, 1], ["tool", "b", 1 << 60, 1 << 20]]}
 
 
-def test_a_table_of_reliabilities_is_read_with_the_weights():
+def test_a_table_of_success_rates_is_read_with_the_weights():
     record = with_checksum({**RECORD, "success_rates": {**TABLE, "over_limit": 2}})
     table = read_weights(json.dumps(record).encode()).table()
     assert table.state() == {**TABLE, "over_limit": 2}
@@ -196,7 +196,7 @@ def test_a_table_of_reliabilities_is_read_with_the_weights():
         {"over_limit": None},
     ],
 )
-def test_a_table_that_cannot_be_is_refused(changes):
+def test_an_impossible_table_is_refused(changes):
     table = {**TABLE, "over_limit": 0, **changes}
     with pytest.raises(WeightsRefused, match="success_rates"):
         read_weights(json.dumps({**RECORD, "success_rates": table}).encode())

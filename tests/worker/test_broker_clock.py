@@ -34,7 +34,9 @@ def often(monkeypatch):
 
 
 @pytest.mark.parametrize("ahead_ms", [-90_000, 90_000])
-async def test_a_worker_whose_clock_is_off_writes_no_heartbeats_until_it_is_right(often, ahead_ms):
+async def test_a_worker_with_a_wrong_clock_writes_no_heartbeats_until_it_is_corrected(
+    often, ahead_ms
+):
     house = House(1)
     house.append({0: a_query(now_ms())})
     house.broker.ahead_ms = ahead_ms
@@ -64,7 +66,7 @@ async def test_heartbeats_are_stamped_in_the_time_of_the_broker():
     assert 50_000 - SLACK_MS < ahead_ms <= 50_000
 
 
-async def test_where_the_broker_does_not_show_its_clock_that_of_the_machine_counts():
+async def test_the_local_clock_is_used_if_the_broker_clock_is_unknown():
     house = House(1)
     house.append({0: a_query(now_ms())})
     house.broker.ahead_ms = None
@@ -75,7 +77,7 @@ async def test_where_the_broker_does_not_show_its_clock_that_of_the_machine_coun
     assert abs(heartbeats(house)[0] - now_ms()) < SLACK_MS
 
 
-async def test_heartbeats_that_the_broker_refuses_are_told_of_once_and_tried_again():
+async def test_refused_heartbeats_are_logged_once_and_retried():
     house = House(1)
     house.append({0: a_query(now_ms())})
     house.broker.ahead_ms, house.broker.timestamp_bound_ms = None, -600_000
@@ -114,7 +116,7 @@ def set_clock(monkeypatch):
     return set_clock
 
 
-async def test_a_wall_clock_that_is_set_is_measured_at_once(set_clock):
+async def test_a_changed_wall_clock_is_measured_at_once(set_clock):
     clock = BrokerClock(set_clock.source)
     assert not clock.may_stamp
     for _ in range(3):
@@ -127,7 +129,7 @@ async def test_a_wall_clock_that_is_set_is_measured_at_once(set_clock):
     assert abs(clock.now_ms() - (now_ms() - 40_000)) < SLACK_MS
 
 
-async def test_a_clock_that_was_set_stamps_nothing_before_it_is_measured(set_clock):
+async def test_a_changed_clock_stamps_no_heartbeat_before_it_is_measured(set_clock):
     clock = BrokerClock(set_clock.source)
     await clock.probe_if_due()
     set_clock(3_600_000)

@@ -35,7 +35,7 @@ async def test_a_checkpoint_record_is_written_once_in_an_interval_and_at_the_end
 
 
 @pytest.mark.slow(alone=False)
-async def test_a_task_is_made_again_from_a_checkpoint_in_parts(monkeypatch):
+async def test_a_task_is_rebuilt_from_a_checkpoint_in_parts(monkeypatch):
     monkeypatch.setattr(checkpoint, "PART_BYTES", 300)
     house, whole = House(1), traffic(1, n_queries=60)
     house.append({0: whole.part(0, 0.5)})
@@ -57,7 +57,7 @@ async def test_a_task_is_made_again_from_a_checkpoint_in_parts(monkeypatch):
 
 
 @pytest.mark.slow(alone=False)
-async def test_a_checkpoint_without_some_of_its_parts_is_none(monkeypatch):
+async def test_a_checkpoint_with_missing_parts_is_not_used(monkeypatch):
     monkeypatch.setattr(checkpoint, "PART_BYTES", 300)
     house = House(1)
     house.append({0: traffic(1, n_queries=60)})
@@ -72,7 +72,7 @@ async def test_a_checkpoint_without_some_of_its_parts_is_none(monkeypatch):
     assert told == ["it has several parts, and some of them are missing"]
 
 
-def test_a_checkpoint_of_many_parts_waits_for_as_many_intervals(monkeypatch, stored):
+def test_the_checkpoint_interval_grows_with_the_number_of_parts(monkeypatch, stored):
     monkeypatch.setattr(checkpoint, "PART_BYTES", 100)
     house = House(1)
     worker = house.worker(checkpoint_interval_ms=10_000)
@@ -114,7 +114,7 @@ OTHER_COLUMNS = rb'[["[\"m\",\"v\",[\"served\"]]",[[1,[1],[]],[1,[1],[]],[1,[1],
         lambda value: value[:-1] + b',"totals":' + OTHER_COLUMNS + b"}",
     ),
 )
-async def test_a_poisoned_checkpoint_is_unreadable_and_all_is_read_again(poison):
+async def test_an_unreadable_checkpoint_causes_a_rebuild_from_the_inputs(poison):
     house = House(1)
     house.append({0: traffic(1, n_queries=30)})
     await house.until_end()
@@ -127,7 +127,7 @@ async def test_a_poisoned_checkpoint_is_unreadable_and_all_is_read_again(poison)
 
 
 @pytest.mark.parametrize("log", first_quick(*LOGS))
-async def test_an_unreadable_checkpoint_of_inputs_that_have_expired_is_no_fresh_start(log):
+async def test_an_unreadable_checkpoint_with_expired_inputs_is_no_fresh_start(log):
     house, disk = House(1), MemoryStateDirectory()
     house.append({0: traffic(1, n_queries=30)})
     whole = await house.until_end(states=disk)

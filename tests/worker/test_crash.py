@@ -106,7 +106,7 @@ async def calls_of_a_whole_run():
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-async def test_a_crash_anywhere_loses_nothing_and_says_nothing_else(after):
+async def test_a_crash_at_any_call_loses_no_output_and_changes_none(after):
     calls = await calls_of_a_whole_run()
     assert {"poll", "emit", "commit"} == set(calls)
     for at in range(1, len(calls) + 1):
@@ -136,7 +136,7 @@ async def test_a_crash_while_restoring_changes_nothing():
     assert counted(last.snapshot, "rankings") == 0
 
 
-async def test_figures_are_shown_after_outputs_are_there_and_offsets_committed():
+async def test_figures_are_published_after_outputs_and_commits():
     house = fused_house()
     seen = []
 
@@ -180,7 +180,7 @@ async def until_shared(house, *workers):
 
 
 @pytest.mark.parametrize("kind", [MemorySource, SlowToLetGo])
-async def test_workers_share_the_tasks_and_take_them_over(kind):
+async def test_workers_share_tasks_and_take_them_over(kind):
     house = House(4)
     whole = {task: traffic(task, n_queries=80) for task in range(4)}
     house.append({t: each.part(0, 0.3) for t, each in whole.items()})
@@ -217,7 +217,7 @@ class Gated(MemorySource):
         return batches
 
 
-async def test_a_task_handed_over_while_it_is_restored_comes_back():
+async def test_a_task_handed_over_during_its_restore_is_restored_again():
     house, gate = House(4), asyncio.Event()
     house.append({task: traffic(task, n_queries=40) for task in range(4)})
     await house.until_end()
@@ -239,7 +239,7 @@ async def test_a_task_handed_over_while_it_is_restored_comes_back():
     assert counted(first.snapshot, "rankings") == counted(second.snapshot, "rankings") == 0
 
 
-async def test_a_commit_refused_in_a_handover_is_made_up_by_the_next_owner():
+async def test_records_of_a_commit_refused_in_a_handover_are_read_by_the_next_owner():
     """The group does not wait for a worker whose outputs stall; that worker counts nothing."""
     house = House(2, release_timeout_seconds=0.2)
     house.append({task: traffic(task, n_queries=80) for task in range(2)})
@@ -258,7 +258,7 @@ async def test_a_commit_refused_in_a_handover_is_made_up_by_the_next_owner():
     house.truth().check_outputs(house.outputs(), once=False)
 
 
-async def test_a_frozen_worker_does_not_count_what_another_has_counted_meanwhile():
+async def test_a_frozen_worker_does_not_count_records_counted_by_its_successor():
     """It was gone for longer than its session, between an acknowledgement and the commit."""
     house = House(1, release_timeout_seconds=0.1)
     house.append({0: traffic(0, n_queries=60)})
@@ -290,7 +290,7 @@ async def test_a_frozen_worker_does_not_count_what_another_has_counted_meanwhile
 
 
 @pytest.mark.parametrize("place", ["commit", "checkpoint"])
-async def test_what_a_frozen_worker_says_late_is_not_left_in_the_checkpoints(place):
+async def test_a_late_checkpoint_of_a_frozen_worker_is_replaced(place):
     """Another has told of more meanwhile, and nothing comes any more that it would tell of."""
     house = House(1, release_timeout_seconds=0.1)
     house.append({0: traffic(0, n_queries=60).part(0, 0.5)})
@@ -351,7 +351,7 @@ async def test_what_a_frozen_worker_says_late_is_not_left_in_the_checkpoints(pla
     assert told() == house.ends()
 
 
-async def test_what_a_rebuild_left_unfinished_is_in_no_later_state(monkeypatch):
+async def test_an_unfinished_rebuild_leaves_nothing_in_later_states(monkeypatch):
     """The next rebuild begins later, so it does not meet those judgments that waited then."""
     monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.0)
     house = House(1)

@@ -18,7 +18,7 @@ async def house():
     "table",
     ["runs", *(pytest.param(t, marks=pytest.mark.slow) for t in ("entries", "totals", "windows"))],
 )
-async def test_a_row_that_cannot_be_read_sets_the_store_aside(house, table):
+async def test_an_unreadable_row_quarantines_the_store(house, table):
     states = MemoryStateDirectory()
     await house.until_end(states=states)
     rows = states.stores[0]._tables[table]

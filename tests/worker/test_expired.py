@@ -15,7 +15,7 @@ from tests.worker.truth import Truth
 
 
 @pytest.mark.slow
-async def test_a_store_that_the_inputs_have_left_behind_gives_way_to_the_checkpoint_record():
+async def test_a_store_behind_expired_inputs_is_replaced_from_the_checkpoint_record():
     house, whole = House(1), traffic(1, n_queries=200)
     old = MemoryStateDirectory()
     house.append({0: whole.part(0, 0.1)})
@@ -42,7 +42,7 @@ async def test_a_store_that_the_inputs_have_left_behind_gives_way_to_the_checkpo
     truth.check_outputs(house.outputs(), once=False)
 
 
-async def test_a_store_that_no_checkpoint_record_is_ahead_of_goes_on_behind_what_expired():
+async def test_a_store_ahead_of_all_checkpoint_records_continues_after_expired_records():
     house, whole = House(1), traffic(1)
     disk = MemoryStateDirectory()
     house.append({0: whole.part(0, 0.5)})
@@ -74,7 +74,7 @@ def ranking(at_ms):
     return json.dumps(message).encode()
 
 
-async def test_a_ledger_is_whole_after_judgments_were_lost_that_waited():
+async def test_the_ledger_is_complete_after_the_loss_of_early_judgments():
     house = House(1)
     for log in LOGS:
         house.broker.append(log, 0, None, None, LONG_AGO_MS)
@@ -93,7 +93,7 @@ async def test_a_ledger_is_whole_after_judgments_were_lost_that_waited():
     assert ledger.pop("read") == sum(ledger.values())
 
 
-async def test_a_query_that_only_a_rebuild_holds_is_not_one_lost_less():
+async def test_a_query_only_in_the_rebuild_does_not_reduce_the_lost_queries():
     house, of = House(1), SETTINGS
     again_ms = of.retention_ms - 1
     house.broker.append("rankings", 0, b"t", ranking(0), LONG_AGO_MS)

@@ -17,7 +17,7 @@ from tests.worker.house import House, positions
 from tests.worker.traffic import traffic
 
 
-def test_every_transition_is_legal_or_raises_and_a_state_may_be_entered_again():
+def test_illegal_transitions_raise_and_a_state_may_be_entered_again():
     assert set(WORKER_TRANSITIONS) == set(WorkerState)
     for before, after in product(WorkerState, WorkerState):
         lifecycle = Lifecycle(before)
@@ -30,11 +30,11 @@ def test_every_transition_is_legal_or_raises_and_a_state_may_be_entered_again():
             assert lifecycle.state is before
 
 
-def test_a_stopped_worker_has_no_way_back():
+def test_a_stopping_worker_has_no_other_transition():
     assert not WORKER_TRANSITIONS[WorkerState.STOPPING]
 
 
-def test_a_rebalance_that_takes_long_is_a_reason_not_to_be_ready():
+def test_a_long_rebalance_makes_a_worker_not_ready():
     now = [0.0]
     lifecycle = Lifecycle(WorkerState.RUNNING, lambda: now[0])
     now[0] = 100.0
@@ -51,7 +51,7 @@ def test_a_rebalance_that_takes_long_is_a_reason_not_to_be_ready():
     assert lifecycle.slow_rebalance == []
 
 
-def test_a_worker_shows_that_its_group_takes_long():
+def test_readiness_shows_how_long_the_group_has_been_assigning():
     worker = House(1).worker()
     worker._lifecycle = Lifecycle(WorkerState.HANDING_OVER, iter([0.0, 6.0]).__next__)
     assert worker.readiness()[-1] == "its group has been assigning tasks for 6 s"
@@ -71,7 +71,7 @@ def recorded(lifecycle: Lifecycle) -> list:
 
 
 @pytest.mark.slow(alone=False)
-async def test_a_worker_that_rebuilds_a_task_passes_through_the_states_and_shows_them():
+async def test_a_worker_that_rebuilds_a_task_enters_and_shows_all_states():
     house = House(1)
     house.append({0: traffic(1, n_queries=60)})
     await house.until_end()
@@ -93,7 +93,7 @@ async def test_a_worker_that_rebuilds_a_task_passes_through_the_states_and_shows
     ]
 
 
-async def test_a_second_worker_makes_the_first_hand_over_and_restore():
+async def test_a_second_worker_causes_handover_and_restore():
     house = House(2)
     house.append({task: traffic(task, n_queries=10) for task in range(2)})
     first, second = house.worker(), house.worker()

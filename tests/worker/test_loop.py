@@ -32,7 +32,7 @@ SLOW = pytest.mark.slow
     ("max_poll_records", "max_lead_ms"),
     first_quick((37, 5_000), (1, 0), (5_000, 10**12), (37, 10**12), (5_000, 0)),
 )
-async def test_neither_batches_nor_pausing_change_anything(max_poll_records, max_lead_ms):
+async def test_batches_and_pausing_do_not_change_results(max_poll_records, max_lead_ms):
     house = House()
     n_queries = 40 if max_poll_records == 1 else sized(120, quick=60)
     house.append({task: traffic(task, n_queries=n_queries) for task in (0, 1)})
@@ -44,7 +44,7 @@ async def test_neither_batches_nor_pausing_change_anything(max_poll_records, max
 
 
 @pytest.mark.slow(alone=False)
-async def test_the_log_that_leads_waits_for_the_other():
+async def test_the_log_that_is_ahead_is_paused_for_the_other():
     house = House(1)
     house.append({0: traffic(5, n_queries=sized(300, quick=100))})
     polled = []
@@ -77,7 +77,7 @@ class HeldSource(MemorySource):
 
 
 @pytest.mark.parametrize("fingerprint", ["the same", "another"])
-async def test_a_task_that_another_has_finished_is_not_taken_until_the_end(fingerprint):
+async def test_until_end_ignores_a_task_that_another_worker_has_finished(fingerprint):
     house = House()
     house.append({task: traffic(task, n_queries=20) for task in (0, 1)})
     sources = [HeldSource(house.broker) for _ in "12"]
@@ -124,7 +124,7 @@ async def started_late(house, source):
     return late, running, first
 
 
-async def test_a_worker_whose_first_assignment_is_late_reads_only_what_nobody_has_finished():
+async def test_a_worker_with_a_late_first_assignment_reads_only_unfinished_tasks():
     house = House()
     source = LateSource(house.broker)
     late, running, first = await started_late(house, source)
@@ -154,7 +154,7 @@ class JoiningSource(MemorySource):
         return await super().poll(partitions, **how)
 
 
-async def test_a_worker_that_gets_its_first_tasks_when_all_are_finished_ends_without_reading():
+async def test_a_worker_assigned_only_finished_tasks_ends_without_reading():
     house = House()
     source = JoiningSource(house.broker)
     late, running, _ = await started_late(house, source)
@@ -168,7 +168,7 @@ async def test_a_worker_that_gets_its_first_tasks_when_all_are_finished_ends_wit
 
 
 @pytest.mark.slow
-async def test_what_comes_later_is_read_and_counted(monkeypatch):
+async def test_records_appended_later_are_read_and_counted(monkeypatch):
     monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.1)
     house = House()
     n_queries = sized(80, quick=40)
@@ -183,7 +183,7 @@ async def test_what_comes_later_is_read_and_counted(monkeypatch):
 
 
 @pytest.mark.slow(alone=False)
-async def test_commits_are_rarer_while_more_is_unread_than_a_poll_returns(monkeypatch):
+async def test_commits_are_rarer_while_more_than_one_poll_is_unread(monkeypatch):
     monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 1e-9)
     n_commits = {}
     for long_intervals in (1.0, 1e18):
@@ -206,7 +206,7 @@ async def test_empty_logs_end_at_once():
     assert house.committed() == house.ends() == dict.fromkeys(house.ends(), 0)
 
 
-async def test_a_task_without_data_does_not_hold_up_the_others():
+async def test_a_task_without_records_does_not_block_the_others():
     house = House(3)
     house.append({1: traffic(1)})
     worker = await house.until_end()
@@ -215,7 +215,7 @@ async def test_a_task_without_data_does_not_hold_up_the_others():
 
 
 @pytest.mark.slow(alone=False)
-async def test_offsets_without_records_are_read_past():
+async def test_offsets_without_records_are_skipped():
     house = House()
     for part in (traffic(1).part(0, 0.5), traffic(1).part(0.5, 1)):
         house.broker.skip("rankings", 0, 3)
@@ -251,7 +251,7 @@ async def test_the_end_is_reached_only_when_it_is_committed(monkeypatch):
 # Starting again
 
 
-async def test_what_was_committed_comes_back_without_being_said_or_counted_again():
+async def test_committed_records_are_not_written_or_counted_again():
     house = House()
     whole = {task: traffic(task) for task in (0, 1)}
     house.append({t: each.part(0, 0.6) for t, each in whole.items()})
@@ -269,7 +269,7 @@ async def test_what_was_committed_comes_back_without_being_said_or_counted_again
 
 
 @pytest.mark.parametrize("longer", ["judgments", pytest.param("rankings", marks=SLOW)])
-async def test_a_log_at_its_limit_waits_for_the_other_one(longer):
+async def test_a_log_at_its_lead_limit_is_paused_for_the_other(longer):
     """One log has much more to read beyond its limit than a poll gives."""
     house = House(1)
     whole = traffic(1)
@@ -288,7 +288,7 @@ async def test_a_log_at_its_limit_waits_for_the_other_one(longer):
 
 
 @pytest.mark.slow(alone=False)
-async def test_other_settings_say_everything_again_but_no_dead_letter():
+async def test_changed_settings_write_all_outputs_again_except_dead_letters():
     house = House()
     house.append({task: traffic(task) for task in (0, 1)})
     await house.until_end()
@@ -310,7 +310,7 @@ async def test_other_settings_say_everything_again_but_no_dead_letter():
     assert counted(worker.snapshot, "rankings") == 0
 
 
-async def test_expired_input_that_is_not_needed_any_more_changes_no_total():
+async def test_expired_records_that_are_not_needed_change_no_total():
     house = House(1)
     house.append({0: traffic(1)})
     await house.until_end()
@@ -321,7 +321,7 @@ async def test_expired_input_that_is_not_needed_any_more_changes_no_total():
     assert totals(house.settings, worker) == truth.totals
 
 
-async def test_expired_input_that_is_needed_is_told_and_accepted_only_when_asked():
+async def test_expired_records_that_are_needed_end_the_worker_unless_the_loss_is_accepted():
     house = House(1)
     house.append({0: traffic(1)})
     first = await house.until_end()
@@ -349,7 +349,7 @@ async def test_expired_input_that_is_needed_is_told_and_accepted_only_when_asked
         ("rankings", "judgments"),
     ],
 )
-async def test_a_commit_beyond_the_end_of_a_log_says_nothing_of_what_is_there(anew):
+async def test_a_commit_beyond_the_end_of_a_log_does_not_skip_its_records(anew):
     """Topics were recreated under the same names, and hold less than the group has committed."""
     house = House(2)
     house.append({task: traffic(task) for task in (0, 1)})
@@ -379,7 +379,7 @@ async def test_a_commit_beyond_the_end_of_a_log_says_nothing_of_what_is_there(an
 
 
 @pytest.mark.slow(alone=False)
-async def test_what_is_committed_after_a_commit_beyond_the_end_comes_back_as_ever():
+async def test_commits_after_one_beyond_the_end_are_continued_from():
     house = House(1)
     house.append({0: traffic(1)})
     await house.until_end()
@@ -399,7 +399,7 @@ async def test_what_is_committed_after_a_commit_beyond_the_end_comes_back_as_eve
 # Obstacles
 
 
-async def test_a_broker_that_answers_at_once_is_not_worth_a_word():
+async def test_an_available_broker_is_not_logged():
     house = House()
     house.append({0: traffic(0, n_queries=20)})
     with capture_logs() as logged:
@@ -409,7 +409,7 @@ async def test_a_broker_that_answers_at_once_is_not_worth_a_word():
     assert not {"broker_unavailable", "broker_reached"} & set(events)
 
 
-async def test_a_broker_that_was_away_is_told_once_and_so_is_its_return():
+async def test_an_unavailable_broker_and_its_return_are_logged_once():
     house = House()
     house.broker.disconnect()
     worker = house.worker()
@@ -425,7 +425,7 @@ async def test_a_broker_that_was_away_is_told_once_and_so_is_its_return():
 
 
 @pytest.mark.slow
-async def test_outputs_that_are_not_acknowledged_stop_the_reading_and_are_told():
+async def test_unacknowledged_outputs_stop_the_reading_and_are_reported():
     """The membership continues: the group receives heartbeats of the member."""
 
     class Heard(MemorySource):
@@ -456,7 +456,7 @@ async def test_outputs_that_are_not_acknowledged_stop_the_reading_and_are_told()
 
 
 @pytest.mark.slow
-async def test_a_few_outputs_that_are_not_acknowledged_are_told_too():
+async def test_a_few_unacknowledged_outputs_are_reported():
     """So few records that reading continues, but none is committed."""
     house = House(1)
     house.append({0: traffic(0, n_queries=20)})
@@ -490,7 +490,7 @@ async def test_a_worker_whose_outputs_stall_can_be_stopped(monkeypatch):
 
 
 @pytest.mark.slow
-async def test_a_broker_that_comes_and_goes_changes_nothing(monkeypatch):
+async def test_an_intermittent_broker_does_not_change_results(monkeypatch):
     monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.05)
     house = House()
     house.append({task: traffic(task, n_queries=150) for task in (0, 1)})
@@ -550,7 +550,7 @@ def quick_house():
 
 
 @pytest.mark.parametrize("silent", ["rankings", "judgments", None])
-async def test_a_quiet_task_settles_by_heartbeats(silent):
+async def test_an_idle_task_settles_by_heartbeats(silent):
     house = quick_house()
     part = a_query(now_ms())
     house.append({0: Traffic(part.rankings, () if silent == "judgments" else part.judgments)})
@@ -573,7 +573,7 @@ async def test_without_heartbeats_nothing_settles_and_nothing_is_written():
     assert not any(record.key for record in house.outputs()["settled", 0])
 
 
-async def test_history_and_empty_logs_get_no_heartbeats():
+async def test_logs_with_old_or_no_records_get_no_heartbeats():
     house = House(2)
     house.append({0: a_query(LONG_AGO_MS)})
     source = TurningSource(house.broker)
@@ -594,7 +594,7 @@ def in_seconds(at_ms):
     return Traffic(*((raw,) for raw in raws))
 
 
-async def test_timestamps_that_are_most_likely_seconds_are_warned_of_once_and_counted():
+async def test_timestamps_in_seconds_are_counted_and_logged_once():
     house = House(2)
     with capture_logs() as logged:
         async with house.working(house.worker()) as worker:
@@ -612,7 +612,7 @@ async def test_timestamps_that_are_most_likely_seconds_are_warned_of_once_and_co
         assert warning["timestamp_ms"] == 10**9
 
 
-async def test_what_is_read_again_is_not_counted_as_seconds_again():
+async def test_timestamps_in_seconds_are_not_counted_again_by_a_rebuild():
     house = House(1)
     house.append({0: in_seconds(10**9)})
     await house.until_end()

@@ -20,7 +20,7 @@ def rows_apart(stored):
     return {name for name, _ in stored.state._store.rows("names")}
 
 
-def test_a_key_that_was_named_once_takes_no_row(stored):
+def test_a_key_with_one_ranking_has_no_row(stored):
     stored.rank(ranking("t", 0))
     stored.commit()
     assert rows_apart(stored) == set()
@@ -31,7 +31,7 @@ def test_a_key_that_was_named_once_takes_no_row(stored):
     assert stored.count("judgments", "applied") == 1
 
 
-def test_a_key_that_was_named_again_takes_a_row_until_it_is_free(stored):
+def test_a_key_with_a_repeated_ranking_has_a_row_until_its_release(stored):
     stored.rank(ranking("t", 0), ranking("once", 0))
     stored.commit()
     stored.rank(ranking("t", 1))
@@ -59,7 +59,7 @@ def test_a_ranking_that_conflicts_at_the_same_time_is_remembered(stored):
     assert stored.count("rankings", "duplicate") == 1
 
 
-def test_a_key_that_is_free_again_takes_no_row(stored):
+def test_a_released_key_has_no_row(stored):
     stored.rank(ranking("t", 0), ranking("t", 0, scores=[1, 2]), ranking("u", 0))
     stored.commit()
     assert rows_apart(stored) == {key_of("t", "n")}
@@ -73,7 +73,7 @@ def test_a_key_that_is_free_again_takes_no_row(stored):
     assert stored.count("judgments", "applied") == 3
 
 
-def test_a_key_that_was_released_on_disk_and_started_again_in_one_commit_has_its_new_query():
+def test_a_key_released_and_started_in_one_commit_has_its_new_query():
     """`Changes.versions` has released queries, `single_keys` started ones."""
     store = MemoryStateStore()
     versions = KeyVersions(store, features=False)
@@ -93,7 +93,7 @@ def test_a_key_that_was_released_on_disk_and_started_again_in_one_commit_has_its
     assert versions.versions([key_of("t", "n")]).queries["offset"].tolist() == [7]
 
 
-def test_a_run_that_is_gone_is_damage(stored):
+def test_a_missing_run_is_damage(stored):
     stored.rank(ranking("t", 0), ranking("u", 1))
     stored.commit()
     batch = stored.state._store.batch()

@@ -37,7 +37,7 @@ async def said(*, learns: bool, made: Callable[[], Traffic] = traffic) -> list[d
     return [json.loads(record.value) for record in house.broker.output("settled", 0)]
 
 
-async def test_features_and_sources_of_every_query_and_marks_between_them():
+async def test_queries_have_features_and_sources_with_watermark_records_between_them():
     records = await said(learns=True)
     queries = [record for record in records if "trace_id" in record]
     assert [query["n"] for query in queries] == list(range(N_QUERIES))
@@ -83,7 +83,7 @@ def described_traffic() -> Traffic:
     return Traffic((*rankings, *rest.rankings[N_QUERIES:]), rest.judgments)
 
 
-async def test_what_candidates_are_is_offered_and_bad_descriptions_are_dead_letters():
+async def test_descriptions_are_written_and_bad_descriptions_are_dead_letters():
     whole = described_traffic()
     bad = message(9_999, candidate_ids=["a"], scores=[1], descriptions=["a"], graphs=[{}])
     house = House(n_tasks=1, learns=True)
@@ -103,7 +103,7 @@ async def test_what_candidates_are_is_offered_and_bad_descriptions_are_dead_lett
     assert dict(letter.headers)["reason"] == b"schema"
 
 
-async def test_records_are_as_ever_without_learning():
+async def test_records_have_no_training_data_without_learning():
     learned = [record for record in await said(learns=True) if "trace_id" in record]
     plain = [record for record in await said(learns=False) if "trace_id" in record]
     further = {"sources", "candidate_ids", "feature_names", "features"}
@@ -115,7 +115,7 @@ async def test_records_are_as_ever_without_learning():
 
 @pytest.mark.parametrize("cut", [0.3, pytest.param(0.7, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("made", [traffic, described_traffic])
-async def test_a_successor_goes_on_with_what_was_offered_before(cut, made):
+async def test_a_successor_writes_the_training_data_read_before_the_restart(cut, made):
     whole = [record for record in await said(learns=True, made=made) if "trace_id" in record]
     house, records = House(n_tasks=1, learns=True), made()
     house.append({0: records.part(0, cut)})

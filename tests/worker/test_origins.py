@@ -74,7 +74,7 @@ def check_only_what_is_there(house, worker, said):
 
 @pytest.mark.parametrize("disk", first_quick("the old disk", "no disk", "no disk, accept_loss"))
 @pytest.mark.parametrize("logs", first_quick((LOGS,), (LOGS[:1],), (LOGS[1:],)))
-async def test_of_topics_made_anew_nothing_old_is_in_the_totals(house, logs, disk):
+async def test_totals_of_recreated_topics_have_no_old_records(house, logs, disk):
     make_anew(house, *logs)
     states = house.disk if disk == "the old disk" else MemoryStateDirectory()
     worker, log, said = await go_on(house, states, accept_loss=disk.endswith("accept_loss"))
@@ -109,7 +109,7 @@ def lose_end_and_grow(house, log="rankings", *, lost=5):
 
 @pytest.mark.parametrize("with_disk", [True, False])
 @pytest.mark.parametrize("log", first_quick(*LOGS))
-async def test_of_the_end_that_a_log_has_lost_nothing_is_in_the_totals(house, log, with_disk):
+async def test_totals_have_no_records_of_a_lost_end(house, log, with_disk):
     end = house.broker.end_of(log, 0)
     lose_end_and_grow(house, log)
     states = house.disk if with_disk else MemoryStateDirectory()
@@ -127,7 +127,7 @@ async def test_of_the_end_that_a_log_has_lost_nothing_is_in_the_totals(house, lo
 
 
 @pytest.mark.parametrize("disk", ["the old disk", "no disk"])
-async def test_a_record_that_cannot_be_read_any_more_proves_nothing(house, disk, monkeypatch):
+async def test_an_unreadable_record_is_no_evidence_of_other_logs(house, disk, monkeypatch):
     async def damaged(self, places):
         return dict.fromkeys(places)
 
@@ -140,7 +140,7 @@ async def test_a_record_that_cannot_be_read_any_more_proves_nothing(house, disk,
 
 
 @pytest.mark.parametrize("log", first_quick(*LOGS))
-async def test_a_lost_end_is_recognised_although_its_last_record_is_to_be_skipped(house, log):
+async def test_a_lost_end_is_recognised_even_if_its_last_record_is_skipped(house, log):
     last = house.broker.end_of(log, 0) - 1
     lose_end_and_grow(house, log)
     _, logged, _ = await go_on(house, house.disk, skips={(log, 0): [(last, last)]})
@@ -150,7 +150,7 @@ async def test_a_lost_end_is_recognised_although_its_last_record_is_to_be_skippe
 
 
 @pytest.mark.slow(alone=False)
-async def test_a_checkpoint_from_before_the_lost_end_is_good(house):
+async def test_a_checkpoint_from_before_the_lost_end_is_used(house):
     """The read records still exist; only the records after them differ."""
     (*_, record) = house.broker.output("checkpoints", 0)
     house.append({0: traffic(3, n_queries=20)})
@@ -167,7 +167,7 @@ async def test_a_checkpoint_from_before_the_lost_end_is_good(house):
 
 
 @pytest.mark.slow(alone=False)
-async def test_a_stale_disk_gives_way_where_others_have_noticed_a_lost_end():
+async def test_a_stale_store_is_replaced_if_another_worker_has_noticed_a_lost_end():
     """It has read all records, but `settled` has another generation since."""
     house, stale, disk = House(1), MemoryStateDirectory(), MemoryStateDirectory()
     house.append({0: OLD})
@@ -185,7 +185,7 @@ async def test_a_stale_disk_gives_way_where_others_have_noticed_a_lost_end():
     assert len(generations(house)) == 2
 
 
-async def test_state_of_topics_with_the_same_ids_is_kept_however_much_has_expired(house):
+async def test_state_of_topics_with_the_same_ids_is_kept_after_any_expiry(house):
     for log in LOGS:
         house.broker.expire(log, 0, house.broker.end_of(log, 0))
     house.append({0: traffic(3, n_queries=20)})
@@ -196,7 +196,9 @@ async def test_state_of_topics_with_the_same_ids_is_kept_however_much_has_expire
 
 
 @pytest.mark.slow(alone=False)
-async def test_without_ids_the_record_alone_says_that_a_topic_was_made_anew(house, monkeypatch):
+async def test_without_topic_ids_the_last_record_shows_that_a_topic_was_recreated(
+    house, monkeypatch
+):
     """As on brokers without it."""
 
     async def nothing(self):
@@ -211,7 +213,7 @@ async def test_without_ids_the_record_alone_says_that_a_topic_was_made_anew(hous
     assert "is not the one that was read" in log["store_quarantined"]["reason"]
 
 
-async def test_an_offset_that_was_set_by_hand_is_taken_as_before(house):
+async def test_an_offset_set_by_hand_is_used(house):
     """Without a note its origin is unknown; a place beyond the end is not a position."""
     house.append({0: traffic(3, n_queries=20)})
     for log in LOGS:
@@ -224,7 +226,7 @@ async def test_an_offset_that_was_set_by_hand_is_taken_as_before(house):
 
 
 @pytest.mark.parametrize("logs", first_quick((LOGS,), (LOGS[1:],)))
-async def test_a_topic_made_anew_while_it_is_read_ends_the_worker(house, logs, monkeypatch):
+async def test_a_topic_recreated_during_reading_ends_the_worker(house, logs, monkeypatch):
     """Records of the new topic that are read before it notices go into a discarded state."""
     monkeypatch.setattr(origins, "WATCH_SECONDS", 1e9)
     disk = house.disk
@@ -243,7 +245,7 @@ async def test_a_topic_made_anew_while_it_is_read_ends_the_worker(house, logs, m
 
 
 @pytest.mark.slow(alone=False)
-async def test_a_topic_made_anew_while_a_task_is_handed_over_ends_the_worker(house):
+async def test_a_topic_recreated_during_a_handover_ends_the_worker(house):
     worker = house.worker(states=house.disk)
     running = asyncio.create_task(worker.run())
     await eventually(lambda: worker.snapshot.tasks)
@@ -258,7 +260,7 @@ async def test_a_topic_made_anew_while_a_task_is_handed_over_ends_the_worker(hou
     await joining
 
 
-async def test_partitions_that_are_added_end_the_worker_within_the_watch(house, monkeypatch):
+async def test_added_partitions_end_the_worker_at_the_next_check(house, monkeypatch):
     monkeypatch.setattr(origins, "WATCH_SECONDS", 0.01)
     worker = house.worker(states=house.disk)
     running = asyncio.create_task(worker.run())
@@ -268,5 +270,5 @@ async def test_partitions_that_are_added_end_the_worker_within_the_watch(house, 
         await finished(running)
 
 
-def test_the_topics_are_looked_at_often_enough():
+def test_topics_are_checked_often_enough():
     assert origins.WATCH_SECONDS <= 15

@@ -76,7 +76,7 @@ def simulated(scenario):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [400, 650])
-def test_no_heartbeat_overtakes_what_a_producer_has_buffered(seconds):
+def test_heartbeats_do_not_overtake_records_buffered_by_producers(seconds):
     out_of_order, beats, back_ms = simulated(outage_of(seconds, wait_ms=WAIT_MS))
     assert out_of_order == 0
     waited_ms = min(seconds * 1000, WAIT_MS)
@@ -85,7 +85,7 @@ def test_no_heartbeat_overtakes_what_a_producer_has_buffered(seconds):
 
 
 @pytest.mark.slow
-def test_without_the_wait_a_heartbeat_does_overtake_it():
+def test_without_the_wait_heartbeats_overtake_buffered_records():
     """Of 40 rankings those are out of order that are 300 s older than the first heartbeat."""
     out_of_order, beats, back_ms = simulated(outage_of(400, wait_ms=0))
     assert out_of_order >= 9
@@ -100,7 +100,7 @@ def clock(monkeypatch):
     return now
 
 
-def test_an_outage_takes_as_long_again_until_producers_have_caught_up(clock):
+def test_producers_are_given_the_length_of_the_outage_to_catch_up(clock):
     reach = Connectivity(max_wait_ms=WAIT_MS)
     reach.answered()
     assert reach.caught_up_at == -inf
@@ -116,7 +116,7 @@ def test_an_outage_takes_as_long_again_until_producers_have_caught_up(clock):
     assert reach.caught_up_at == 1_100 + 100
 
 
-def test_an_outage_before_producers_have_caught_up_goes_on_with_the_one_before(clock):
+def test_an_outage_before_producers_have_caught_up_extends_the_one_before(clock):
     reach = Connectivity(max_wait_ms=WAIT_MS)
     reach.lost("gone")
     clock[0] = 1_100.0
@@ -133,7 +133,7 @@ def test_an_outage_before_producers_have_caught_up_goes_on_with_the_one_before(c
     assert reach.caught_up_at == 1_325 + 5
 
 
-def test_the_wait_has_an_end_whatever_the_setting(clock):
+def test_the_wait_ends_for_any_setting(clock):
     for most_ms, waited in ((0, 0), (2_000, 2), (10**400, 5_000)):
         reach = Connectivity(max_wait_ms=most_ms)
         reach.lost("gone")

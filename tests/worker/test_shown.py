@@ -14,7 +14,7 @@ from tests.worker.house import House, StalledSink, TurningSource, positions
 from tests.worker.traffic import traffic
 
 
-async def test_a_worker_is_not_ready_before_it_has_taken_its_tasks_over():
+async def test_a_worker_is_not_ready_before_it_has_taken_over_its_tasks():
     house, asked, answer = House(), asyncio.Event(), asyncio.Event()
     source = house.source()
     checkpoints = source.checkpoints
@@ -33,7 +33,7 @@ async def test_a_worker_is_not_ready_before_it_has_taken_its_tasks_over():
 
 
 @pytest.mark.slow
-async def test_while_outputs_stall_every_figure_is_that_of_the_last_commit(monkeypatch):
+async def test_figures_are_those_of_the_last_commit_while_outputs_stall(monkeypatch):
     """As described in docs/operations.md under Failures, lag does not grow."""
     monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.01)
     monkeypatch.setattr(connectivity, "STALLED_AFTER_SECONDS", 0.3)
@@ -58,7 +58,7 @@ async def test_while_outputs_stall_every_figure_is_that_of_the_last_commit(monke
 
 
 @pytest.mark.slow(alone=False)
-async def test_what_is_left_of_a_start_without_a_disk_falls_to_nothing(monkeypatch):
+async def test_remaining_records_of_a_cold_start_fall_to_zero(monkeypatch):
     monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.0)
     house = House(1)
     house.append({0: traffic(1, n_queries=60).part(0, 0.6)})
@@ -85,7 +85,7 @@ async def test_what_is_left_of_a_start_without_a_disk_falls_to_nothing(monkeypat
     assert all(restoring == (n > 0) for n, restoring in seen)
 
 
-async def test_held_bytes_are_those_of_the_queries_in_memory_and_of_the_index_of_the_others():
+async def test_held_bytes_are_those_of_the_memory_tier_and_of_the_key_index():
     house = House(1)
     house.append({0: traffic(1)})
     async with house.working(house.worker(memory_tier_bytes=20_000)) as worker:
@@ -97,7 +97,7 @@ async def test_held_bytes_are_those_of_the_queries_in_memory_and_of_the_index_of
         assert worker.snapshot.tasks[0].memory_tier_bytes == in_memory + index
 
 
-async def test_how_long_a_state_took_to_load_is_shown_and_nothing_where_none_was():
+async def test_the_duration_of_loading_a_state_is_shown_if_there_was_one():
     house, states = House(1), MemoryStateDirectory()
     house.append({0: traffic(1, n_queries=20)})
     first = await house.until_end(states=states)

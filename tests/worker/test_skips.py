@@ -34,7 +34,7 @@ def n_skipped(worker):
 
 
 @pytest.mark.slow(alone=False)
-async def test_a_task_is_made_again_without_what_was_skipped_and_without_being_asked():
+async def test_a_task_is_rebuilt_without_skipped_records_and_without_confirmation():
     house, whole = House(1), traffic(1, n_queries=60)
     house.append({0: whole.part(0, 0.7)})
     states = MemoryStateDirectory()
@@ -52,7 +52,7 @@ async def test_a_task_is_made_again_without_what_was_skipped_and_without_being_a
 
 
 @pytest.mark.slow(alone=False)
-async def test_a_stale_store_skips_what_others_have_skipped():
+async def test_a_stale_store_skips_the_offsets_skipped_by_others():
     house, whole = House(1), traffic(2, n_queries=60)
     stale = MemoryStateDirectory()
     for log in LOGS:
@@ -69,7 +69,7 @@ async def test_a_stale_store_skips_what_others_have_skipped():
 
 
 @pytest.mark.slow(alone=False)
-async def test_what_was_read_before_is_not_skipped_any_more():
+async def test_records_that_were_already_read_are_not_skipped():
     house = House(1)
     house.append({0: traffic(3, n_queries=60)})
     states = MemoryStateDirectory()
@@ -82,7 +82,7 @@ async def test_what_was_read_before_is_not_skipped_any_more():
 
 
 @pytest.mark.parametrize("with_disk", first_quick(True, False))
-async def test_to_skip_the_last_record_that_was_read_changes_nothing(with_disk):
+async def test_skipping_the_last_read_record_changes_nothing(with_disk):
     """The state is known by it, and is still that of these logs."""
     house, whole = House(1), traffic(4, n_queries=60)
     house.append({0: whole.part(0, 0.7)})
@@ -101,7 +101,7 @@ async def test_to_skip_the_last_record_that_was_read_changes_nothing(with_disk):
 
 
 @pytest.mark.parametrize("accept_loss", [False, True])
-async def test_a_task_is_made_again_with_what_it_has_read_unless_the_loss_is_accepted(accept_loss):
+async def test_a_task_is_rebuilt_with_records_already_read_unless_the_loss_is_accepted(accept_loss):
     """All between the restore offsets and the checkpoint, the offsets of which are skipped."""
     house = House(1)
     house.append({0: traffic(5, n_queries=60)})

@@ -73,7 +73,7 @@ async def test_a_stalled_fetch_deletes_its_folder_when_it_ends(rig, monkeypatch)
     await rig.is_empty()
 
 
-async def test_the_fetch_of_a_task_that_has_left_is_given_up(rig):
+async def test_the_fetch_of_a_revoked_task_is_cancelled(rig):
     rig.begin(0, 1)
     await rig.all_begun(2)
     rig.snapshots.give_up_others([1])
@@ -85,7 +85,7 @@ async def test_the_fetch_of_a_task_that_has_left_is_given_up(rig):
     assert rig.snapshots.counts["snapshot_failures", "fetch"] == 0, "that is no failure"
 
 
-async def test_a_worker_is_ready_when_the_task_that_it_fetches_has_left(tmp_path):
+async def test_a_worker_is_ready_after_the_task_that_it_fetches_is_revoked(tmp_path):
     house = House(2)
     house.append({task: traffic(task, n_queries=60).part(0, 0.5) for task in (0, 1)})
     slow, states = Slow(), RocksStateDirectory(tmp_path / "first")
@@ -100,7 +100,7 @@ async def test_a_worker_is_ready_when_the_task_that_it_fetches_has_left(tmp_path
         slow.go.set()
 
 
-async def test_two_fetches_run_at_a_time_and_those_that_wait_do_not_stall(rig, monkeypatch):
+async def test_two_fetches_run_at_a_time_and_waiting_ones_do_not_count_as_stalled(rig, monkeypatch):
     rig.begin(0, 1, 2, 3)
     await rig.all_begun(2)
     assert rig.snapshots.fetching == [0, 1, 2, 3]
@@ -118,7 +118,7 @@ async def test_two_fetches_run_at_a_time_and_those_that_wait_do_not_stall(rig, m
     await eventually(lambda: sorted(p.name for p in rig.path.iterdir()) == ["in-use", "task-2"])
 
 
-async def test_a_snapshot_that_was_thrown_away_is_fetched_again_and_a_used_one_is_not(rig):
+async def test_a_discarded_snapshot_is_fetched_again_and_a_used_one_is_not(rig):
     rig.slow.go.set()
     for owned, n_fetched in ((1, 1), (0, 2), (0, 2)):
         rig.begin(0)

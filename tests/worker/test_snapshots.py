@@ -147,7 +147,7 @@ async def back_without_disk(rig, **settings):
 
 
 @pytest.mark.slow(alone=False)
-async def test_a_lost_store_comes_back_from_its_snapshot(rig):
+async def test_a_lost_store_is_restored_from_its_snapshot(rig):
     events, counts, again, restored = await back_without_disk(rig)
     fetched = events["snapshot_fetched"]
     loaded = events["state_loaded"]
@@ -172,7 +172,7 @@ async def test_a_finished_task_whose_snapshot_was_fetched_is_opened_with_until_e
     assert rig.right(worker)
 
 
-async def test_without_snapshots_the_same_worker_reads_all_again(tmp_path):
+async def test_without_snapshots_a_worker_reads_all_records_again(tmp_path):
     rig = Rig(tmp_path)
     rig.append(0, 0.5)
     async with rig.working(snapshot_url=None):
@@ -196,7 +196,7 @@ async def test_a_second_snapshot_writes_only_new_files_and_two_manifests_are_kep
     assert first | second < stored, "files of earlier manifests stay for a day"
 
 
-async def test_a_snapshot_that_lacks_few_records_stays_for_some_intervals(rig, monkeypatch):
+async def test_a_snapshot_that_lacks_few_records_is_kept_for_some_intervals(rig, monkeypatch):
     monkeypatch.setattr(store_snapshots, "RARELY", 10**9)
     async with rig.working(snapshot_interval_ms=1) as worker:
         kept = worker._snapshots
@@ -216,7 +216,7 @@ async def test_a_snapshot_that_lacks_few_records_stays_for_some_intervals(rig, m
 
 
 @pytest.mark.slow(alone=False)
-async def test_a_crash_between_files_and_manifest_leaves_the_snapshot_before(rig, monkeypatch):
+async def test_a_crash_between_files_and_manifest_keeps_the_earlier_snapshot(rig, monkeypatch):
     earlier = rig.manifests()
     rig.append(0.5, 0.8)
 
@@ -267,7 +267,7 @@ def flip(file):
 
 
 @pytest.mark.parametrize("all_of_them", first_quick(False, True))
-async def test_a_damaged_snapshot_is_counted_and_an_earlier_one_or_none_is_used(rig, all_of_them):
+async def test_a_damaged_snapshot_is_counted_and_not_used(rig, all_of_them):
     earlier, last = rig.manifests()
     positions = json.loads(earlier.read_bytes())["positions"]
     for name in files_of(last) if all_of_them else files_of(last) - files_of(earlier):
@@ -282,7 +282,7 @@ async def test_a_damaged_snapshot_is_counted_and_an_earlier_one_or_none_is_used(
         assert events["snapshot_fetched"]["positions"] == positions
 
 
-async def test_a_torn_manifest_is_passed_over(rig):
+async def test_a_torn_manifest_is_ignored(rig):
     earlier, last = rig.manifests()
     positions = json.loads(earlier.read_bytes())["positions"]
     last.write_bytes(last.read_bytes()[:-9])
@@ -300,7 +300,7 @@ async def test_a_manifest_beyond_the_log_is_not_used(rig):
     assert events["snapshot_fetched"]["positions"]["rankings"] < 10**6
 
 
-async def test_snapshots_of_another_fingerprint_or_topic_are_at_another_place(rig):
+async def test_snapshots_of_another_fingerprint_or_topic_have_another_place(rig):
     with capture_logs() as logs:
         async with rig.working("other", measures=("mrr",)):
             pass
@@ -422,7 +422,7 @@ def shown(worker):
     return worker.snapshot.store_snapshots.items()
 
 
-async def test_a_fetch_of_a_task_that_has_left_is_deleted(rig):
+async def test_the_fetched_files_of_a_revoked_task_are_deleted(rig):
     states = rig.disk("left")
     states.hold()
     folder = SnapshotFolder(f"file://{rig.folder}")
@@ -482,7 +482,7 @@ def refuse_second_open(monkeypatch):
 
 @pytest.mark.usefixtures("old")
 @pytest.mark.parametrize("found", first_quick("damaged", "unusable", "mismatch", "ends_lost"))
-async def test_a_bad_snapshot_leaves_the_store_that_it_replaced(rig, monkeypatch, found):
+async def test_a_bad_snapshot_restores_the_store_that_it_replaced(rig, monkeypatch, found):
     if found == "damaged":
         forge(rig)
     if found == "unusable":
@@ -540,7 +540,7 @@ async def test_a_store_that_cannot_be_replaced_continues(rig, monkeypatch, fails
 
 
 @pytest.mark.parametrize("second", [False, True])
-def test_a_kill_before_the_check_leaves_the_store_that_was_replaced(tmp_path, second):
+def test_a_kill_before_the_check_restores_the_replaced_store(tmp_path, second):
     states = RocksStateDirectory(tmp_path / "state")
     states.hold()
     (tmp_path / "state" / "task-0-replaced").mkdir()
@@ -600,7 +600,7 @@ def stores(tmp_path):
 DAY = 86_400
 
 
-def test_files_of_no_kept_manifest_are_deleted_after_a_day(stores):
+def test_files_without_a_kept_manifest_are_deleted_after_a_day(stores):
     for progress, content in enumerate((b"a", b"b", b"c"), 1):
         stores.write(progress, b"common", content)
     assert stores.kept() == [3, 2]
@@ -616,7 +616,7 @@ def test_files_of_no_kept_manifest_are_deleted_after_a_day(stores):
     assert stores.kept() == [5, 4]
 
 
-def test_a_writer_that_is_behind_changes_nothing_of_the_furthest(stores):
+def test_a_writer_that_is_behind_does_not_change_the_furthest_snapshot(stores):
     other = SnapshotFolder(f"file://{stores.path / 'snapshots'}")
     stores.write(10, b"x")
     stores.write(11, b"y")
@@ -627,7 +627,7 @@ def test_a_writer_that_is_behind_changes_nothing_of_the_furthest(stores):
     assert not (stores.there / "3.json").exists()
 
 
-def test_an_unused_file_is_used_again_only_while_no_writer_deletes_it(stores):
+def test_an_unused_file_is_reused_only_while_no_writer_deletes_it(stores):
     for progress, content in enumerate((b"again", b"b", b"c"), 1):
         stores.write(progress, content)
     assert stores.write(4, b"again", b"b") < len(b"again") + len(b"MANIFEST-000001") + 1
@@ -739,7 +739,7 @@ def test_small_files_are_transferred_together_and_large_ones_alone(stores, monke
     assert moved == [2, 1, 3, 3]
 
 
-def test_an_upload_without_end_is_given_up(stores, monkeypatch):
+def test_an_endless_upload_is_cancelled(stores, monkeypatch):
     monkeypatch.setattr(snapshots, "MAX_UPLOAD_SECONDS", -1.0)
     with pytest.raises(SnapshotFailed, match="took more than"):
         stores.write(1, b"content")
@@ -823,7 +823,7 @@ def test_a_file_system_without_credentials_is_refused_with_a_remedy(monkeypatch)
     ("call", "action"),
     [("pipe_file", "written"), ("ls", "listed"), ("cat_file", "read"), ("rm_file", "deleted")],
 )
-def test_a_probe_names_the_right_that_is_missing(stores, monkeypatch, call, action):
+def test_a_probe_names_the_missing_permission(stores, monkeypatch, call, action):
     stores.folder.probe()
     assert not list(stores.path.glob("snapshots/*"))
 
@@ -934,7 +934,7 @@ def keeps_snapshots(path: Path, scheme: str, environment: Mapping[str, str], fai
 
 
 @pytest.mark.slow
-def test_a_server_of_s3_keeps_snapshots(tmp_path):
+def test_snapshots_are_kept_on_an_s3_server(tmp_path):
     with s3_server("snapshots") as environment:
         printed = keeps_snapshots(tmp_path, "s3", environment, "bucket does not exist")
     assert SECRET not in printed

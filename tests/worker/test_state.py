@@ -143,7 +143,7 @@ OTHERS = [name for name in DAMAGE if name != ALONE]
     first_quick(*((each,) for each in [(ALONE,), *zip(OTHERS[::2], OTHERS[1::2], strict=True)])),
     ids=" and ".join,
 )
-async def test_stores_that_cannot_be_trusted_are_quarantined_and_made_again(tmp_path, damages):
+async def test_unusable_stores_are_quarantined_and_rebuilt(tmp_path, damages):
     """Of both tasks; where one is damaged, that of the other task is used."""
     house = filled_house()
     states = RocksStateDirectory(tmp_path)
@@ -162,7 +162,7 @@ async def test_stores_that_cannot_be_trusted_are_quarantined_and_made_again(tmp_
 
 
 @pytest.mark.slow
-async def test_checkpoints_are_read_only_of_tasks_that_the_disk_does_not_have(tmp_path):
+async def test_checkpoints_are_read_only_for_tasks_without_a_store(tmp_path):
     house, states, asked = filled_house(), RocksStateDirectory(tmp_path), []
 
     async def tasks_asked_for():
@@ -186,7 +186,7 @@ async def test_checkpoints_are_read_only_of_tasks_that_the_disk_does_not_have(tm
 @pytest.mark.parametrize(
     "expired", first_quick((("rankings", "judgments"),), (("judgments",),), ((),))
 )
-async def test_a_stale_store_says_nothing_again_also_where_the_group_has_forgotten(expired):
+async def test_a_stale_store_repeats_no_output_even_if_the_group_has_no_commits(expired):
     """Offsets of a group that was unused for a week expire; the checkpoint does not."""
     house, stale = filled_house(), MemoryStateDirectory()
     await house.until_end(states=stale)
@@ -214,7 +214,7 @@ def begin_anew_as_documented(state_dir: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_a_store_that_is_deleted_as_documented_is_made_again(tmp_path):
+async def test_a_store_deleted_as_documented_is_rebuilt(tmp_path):
     house = filled_house()
     states = RocksStateDirectory(tmp_path)
     await run(house, states)
@@ -225,7 +225,7 @@ async def test_a_store_that_is_deleted_as_documented_is_made_again(tmp_path):
 
 
 @pytest.mark.slow
-async def test_only_the_last_store_that_was_quarantined_is_kept(tmp_path):
+async def test_only_the_last_quarantined_store_is_kept(tmp_path):
     house = filled_house()
     states = RocksStateDirectory(tmp_path)
     for _ in range(2):
@@ -303,7 +303,7 @@ async def calls_of_a_run(found: list[tuple[int, int]] = []) -> tuple[int, int]: 
 
 
 @pytest.mark.parametrize("part", repeated(6, quick=1))
-async def test_damage_met_at_any_access_is_repaired(part):
+async def test_damage_found_at_any_access_is_repaired(part):
     first, both = await calls_of_a_run()
     assert first > 12
     at = 1 + (both - 1) * part // 5
@@ -317,7 +317,7 @@ async def test_damage_met_at_any_access_is_repaired(part):
 
 
 @pytest.mark.parametrize("part", repeated(6, quick=1))
-async def test_a_medium_that_refuses_ends_the_worker_and_costs_nothing(part):
+async def test_a_failing_disk_ends_the_worker_without_loss(part):
     _, both = await calls_of_a_run()
     at = 1 + (both - 1) * part // 5
     house = filled_house()
@@ -337,7 +337,7 @@ async def test_a_medium_that_refuses_ends_the_worker_and_costs_nothing(part):
 @pytest.mark.parametrize(
     ("times", "ends"), [pytest.param(2, False, marks=pytest.mark.slow(alone=False)), (0.5, True)]
 )
-async def test_a_store_that_grows_beyond_its_limit_ends_the_worker_with_one_line(times, ends):
+async def test_a_store_beyond_its_size_limit_ends_the_worker_with_one_line(times, ends):
     house = filled_house()
     first = await house.until_end(**LITTLE_MEMORY)
     n_bytes = min(view.state_bytes for view in first.snapshot)
@@ -371,7 +371,7 @@ async def test_a_store_that_stays_damaged_ends_the_worker():
 
 
 @pytest.mark.slow
-async def test_damage_met_while_a_task_is_made_again_is_repaired():
+async def test_damage_found_during_a_rebuild_is_repaired():
     house = filled_house(60)
     await run(house, MemoryStateDirectory())  # leaves checkpoints, and no disk
     append_rest(house, 60)
@@ -381,7 +381,7 @@ async def test_damage_met_while_a_task_is_made_again_is_repaired():
 
 
 @pytest.mark.slow(alone=False)
-async def test_what_happens_to_the_state_is_counted():
+async def test_events_of_the_state_are_counted():
     house = filled_house()
     states = TroubledDirectory(Trouble(40, StateDamaged("met at last")))
     source = house.source()
@@ -405,7 +405,7 @@ async def test_what_happens_to_the_state_is_counted():
 
 @pytest.mark.parametrize("kill_at", [60, 80, 100])
 @pytest.mark.slow
-async def test_a_rebuild_that_was_broken_off_begins_anew(kill_at):
+async def test_an_interrupted_rebuild_starts_again(kill_at):
     """With batches of another size other rows would be left over, and be loaded at the end."""
     house = filled_house(60)
     await run(house, MemoryStateDirectory())  # leaves checkpoints, and no disk
@@ -428,7 +428,7 @@ async def test_a_rebuild_that_was_broken_off_begins_anew(kill_at):
         (b'{"format": 1}', f"its format is 1, and this version reads {checkpoint.FORMAT}"),
     ],
 )
-async def test_a_checkpoint_that_cannot_be_read_is_said_and_the_task_begins_anew(value, said):
+async def test_an_unreadable_checkpoint_is_logged_and_the_task_is_rebuilt(value, said):
     house = filled_house()
     await run(house, MemoryStateDirectory())
     append_rest(house)

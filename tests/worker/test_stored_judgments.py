@@ -24,7 +24,7 @@ def asked(stored, monkeypatch):
     return counts
 
 
-def test_judgments_are_read_where_there_are_some(stored, asked):
+def test_judgments_are_looked_up_only_for_judged_queries(stored, asked):
     stored.rank(ranking("judged", 0), ranking("not", 0), ranking("at once", 0))
     stored.judge(judgment("at once", 0))
     stored.commit()
@@ -42,7 +42,7 @@ def test_judgments_are_read_where_there_are_some(stored, asked):
     assert stored.count("judgments", "applied") == 4
 
 
-def test_a_judgment_that_is_applied_by_itself_is_looked_for(stored):
+def test_a_judgment_applied_on_the_slow_path_is_looked_up(stored):
     stored.rank(ranking("t", 0))
     stored.commit()
     withdrawn = judgment("t", 1, a=None)
@@ -66,7 +66,7 @@ def test_judgments_are_found_after_a_restart(stored, asked):
     assert stored.count("judgments", "applied") == 3
 
 
-def test_more_judgments_of_a_query_than_a_row_has(stored):
+def test_a_query_may_have_more_judgments_than_a_row(stored):
     stored.rank(ranking("t", 0), ranking("u", 0))
     many = [judgment(trace, 1, b=grade) for grade in range(20) for trace in "tu"]
     stored.judge(*many)

@@ -3,7 +3,7 @@
 from tests.worker.stored import judgment, ranking
 
 
-def test_a_key_that_came_free_in_memory_is_not_found_in_the_store_again(stored):
+def test_a_key_released_in_memory_is_not_found_in_the_store_again(stored):
     stored.rank(ranking("free", 0), ranking("other", 12))
     stored.commit()
     stored.judge(judgment("free", 1))  # back in memory, where its key comes free
@@ -14,7 +14,7 @@ def test_a_key_that_came_free_in_memory_is_not_found_in_the_store_again(stored):
     assert stored.engine.head.n_keys == 2, "free, named anew, and other"
 
 
-def test_a_query_that_comes_back_to_settle_and_goes_again_is_still_named(stored):
+def test_a_query_loaded_to_settle_and_evicted_again_is_still_found_by_its_key(stored):
     """Its key has lost an older query since the last commit."""
     stored.rank(ranking("named", 0), ranking("named", 11), ranking("other", 40))
     stored.judge(judgment("later", 8))  # the first query of the key settles
@@ -28,7 +28,7 @@ def test_a_query_that_comes_back_to_settle_and_goes_again_is_still_named(stored)
     assert stored.count("judgments", "applied") == 1
 
 
-def test_a_start_deletes_what_nobody_asks_for_again(stored, monkeypatch):
+def test_a_start_deletes_rows_that_are_never_read_again(stored, monkeypatch):
     """A process may end before it has written enough to delete anything."""
     stored.rank(ranking("free", 0))
     stored.commit()

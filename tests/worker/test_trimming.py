@@ -42,19 +42,19 @@ class Heap:
         return self.trims - before
 
 
-def test_it_is_trimmed_when_what_is_held_has_fallen_to_half_of_its_peak():
+def test_memory_is_trimmed_when_held_bytes_have_fallen_to_half_of_their_peak():
     assert Heap().look(500, 1_000, 501) == 0
     assert Heap().look(500, 1_000, 500) == 1
     assert Heap().look(1_000, 800, 600, 400, 399, 398) == 1
 
 
-def test_little_is_left_where_it_is():
+def test_small_amounts_are_not_trimmed():
     most = MIN_TRIM_BYTES // MB
     assert Heap().look(most - 1, 0) == 0
     assert Heap().look(most, 0) == 1
 
 
-def test_it_is_trimmed_again_from_a_new_peak_and_not_sooner_than_in_a_minute():
+def test_memory_is_trimmed_again_after_a_new_peak_and_at_least_a_minute():
     heap = Heap()
     assert heap.look(1_000, 400, 800, 300) == 1
     heap.now += MIN_TRIM_SECONDS
@@ -64,7 +64,7 @@ def test_it_is_trimmed_again_from_a_new_peak_and_not_sooner_than_in_a_minute():
     assert heap.look(149) == 1
 
 
-def test_one_line_is_logged_for_each():
+def test_each_trim_is_logged_in_one_line():
     with capture_logs() as logged:
         Heap().look(1_000, 400)
     (line,) = logged
@@ -74,17 +74,17 @@ def test_one_line_is_logged_for_each():
     }  # fmt: skip
 
 
-def test_a_library_without_the_call_is_left_alone(monkeypatch):
+def test_a_c_library_without_the_call_is_not_called(monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", lambda _: object())
     assert trim_heap() is False
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="another C library")
-def test_with_glibc_it_is_trimmed():
+def test_memory_is_trimmed_with_glibc():
     assert trim_heap() in {True, False}
 
 
-def test_a_worker_looks_at_what_it_holds_with_each_commit(monkeypatch):
+def test_a_worker_checks_its_held_bytes_at_each_commit(monkeypatch):
     seen = []
     monkeypatch.setattr(
         HeapTrimmer, "update", lambda _, memory_tier_bytes: seen.append(memory_tier_bytes)

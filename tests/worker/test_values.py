@@ -32,7 +32,7 @@ def settled(values: list[list[float]]) -> SettledColumns:
     )
 
 
-def test_a_value_falls_into_the_first_bucket_that_is_not_below_it():
+def test_a_value_is_counted_in_the_first_bucket_with_an_upper_bound_not_below_it():
     histograms = ValueHistograms(["mrr", "top1"], counted=["mrr"], warned=set())
     histograms.add([settled([[v, 1, 0.95, 1] for v in (0, 0.1, 0.3, 0.3000001, 1)])])
     served = ("bucket", "ranker", "prod", "served", "mrr")
@@ -47,7 +47,7 @@ def test_a_value_falls_into_the_first_bucket_that_is_not_below_it():
     }
 
 
-def test_the_latest_query_stands_for_a_low_bucket_and_none_for_a_high_one():
+def test_low_buckets_have_the_latest_query_as_exemplar_and_high_ones_none():
     histograms = ValueHistograms(["mrr", "top1"], counted=["mrr"], warned=set())
     histograms.add([settled([[v, 1, 1, 1] for v in (0.04, 0.05, 0.9)])])
     key = ("bucket", "ranker", "prod", "served", "mrr", "1")
@@ -87,7 +87,7 @@ def test_positions_are_counted_by_stratum_where_a_candidate_was_exposed():
     }
 
 
-def test_unjudged_queries_have_no_value_to_count():
+def test_unjudged_queries_are_not_counted():
     histograms = ValueHistograms(["mrr", "top1"], counted=["mrr"], warned=set())
     part = settled([])
     part.units = None
@@ -196,7 +196,7 @@ async def test_the_buckets_of_a_worker_add_up_to_its_settled_queries():
 
 
 @pytest.mark.slow(alone=False)
-async def test_what_was_counted_before_a_restart_is_not_counted_again():
+async def test_values_counted_before_a_restart_are_not_counted_again():
     house = House()
     house.append({task: traffic(task) for task in (0, 1)})
     await house.until_end(measures=("mrr",), histogram_measures=("mrr",))

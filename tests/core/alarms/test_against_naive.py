@@ -80,7 +80,7 @@ def reloaded(series, fresh):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
-def test_ticks_events_and_evidence_are_those_of_the_naive_one(seed):
+def test_ticks_events_and_evidence_equal_the_naive_implementation(seed):
     kind = ("own", "pair", "constant")[seed % 3]
     random = Random(seed)
     constant = 0.55
@@ -118,7 +118,7 @@ def test_ticks_events_and_evidence_are_those_of_the_naive_one(seed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 4])
-def test_two_variants_are_compared_as_the_naive_one_does(seed):
+def test_comparison_of_variants_equals_the_naive_implementation(seed):
     random = Random(seed)
     tol = random.choice([0.01, 0.02])
     rules = AlarmRules(tol)

@@ -26,7 +26,7 @@ WEEKS, TICKS = 5, 5 * 672
 
 
 @pytest.mark.slow
-def test_all_runs_at_once_have_the_events_of_each_series():
+def test_runs_computed_together_have_the_events_of_each_series():
     rng = np.random.default_rng(1)
     rules = AlarmRules(max_series=1)
     n_runs = 3
@@ -78,7 +78,7 @@ def test_a_drop_is_found_in_time(name):
 
 
 @pytest.mark.slow
-def test_all_runs_of_two_variants_have_the_events_of_each_series():
+def test_runs_of_two_variants_computed_together_have_the_events_of_each_series():
     rng = np.random.default_rng(3)
     rules = AlarmRules(max_series=1)
     runs = VariantRuns(336, 3, rules)
@@ -107,7 +107,7 @@ def test_all_runs_of_two_variants_have_the_events_of_each_series():
 
 
 @pytest.mark.slow
-def test_a_canary_with_a_rising_share_is_no_worse():
+def test_a_rising_share_of_the_canary_does_not_affect_its_alarms():
     more = {"days": 14, "begin": 0, "n_runs": 5, "seed": 3}
     name = "season +-0.05, the share rises from 1 % to a half"
     assert sum(on for *_, on in run_variants(name, 1.0, drop=0.0, **more).events) <= 2

@@ -24,7 +24,7 @@ def test_a_drop_of_all_levels_alike_is_everywhere():
     assert carriers_of([levels], CHANGE) == (Carrier("", EVERYWHERE, 1.0, 1.0, CHANGE),)
 
 
-def test_what_the_levels_of_all_queries_leave_is_the_change_of_mix():
+def test_the_rest_of_a_drop_beside_the_levels_of_all_queries_is_the_change_of_mix():
     levels = [level("de", 0.5, 0.0), level("fr", 0.5, -0.004)]
     [mix] = carriers_of([levels], CHANGE)
     assert (mix.segment, mix.level, mix.queries_share) == ("", MIX, 0.0)
@@ -32,7 +32,7 @@ def test_what_the_levels_of_all_queries_leave_is_the_change_of_mix():
     assert mix.change == pytest.approx(0.95 * CHANGE)
 
 
-def test_levels_of_some_queries_leave_no_change_of_mix():
+def test_levels_of_only_some_queries_give_no_change_of_mix():
     levels = [level("de", 0.5, -0.06), level("fr", 0.2, 0.0)]
     assert carriers_of([levels], CHANGE) == (levels[0],)  # 75 %; the rest is of other levels
 

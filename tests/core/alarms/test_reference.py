@@ -54,7 +54,7 @@ def test_a_negative_sum_is_rounded_down():
     assert hourly.of(0) == Sums(1, -1, 1, -1, 1)
 
 
-def test_the_order_within_a_tick_changes_nothing():
+def test_the_order_within_a_tick_does_not_matter():
     random = Random(4)
     queries = [(random.randrange(5), random.randrange(ONE)) for _ in range(40)]
     results = []
@@ -100,7 +100,7 @@ def test_weeks_begin_on_monday_in_utc():
         ([1, 2, 3, 4, 5, 6, 7, 8], [2, 3, 4, 5]),
     ],
 )
-def test_the_newest_weeks_are_left_out_as_soon_as_there_are_enough(good, used):
+def test_the_newest_weeks_are_excluded_once_there_are_enough(good, used):
     assert list(weeks_of_reference(good)) == used
 
 
@@ -118,7 +118,7 @@ def test_the_thresholds_share_one_budget(series, thresholds):
     assert all(z == round(z, 4) for z in found.values())
 
 
-def test_days_and_hours_are_effects_of_their_own():
+def test_days_and_hours_have_separate_effects():
     def value(hour):
         return 0.5 + (0.25 if hour // 24 == 2 else 0) - (0.125 if hour % 24 == 3 else 0)
 
@@ -127,19 +127,19 @@ def test_days_and_hours_are_effects_of_their_own():
     assert profile == pytest.approx([value(hour) for hour in range(168)])
 
 
-def test_one_week_does_not_show_what_is_of_an_hour_of_the_week():
+def test_one_week_does_not_show_effects_of_hours_of_the_week():
     profile, _ = profile_of([week(lambda hour: 0.6 if hour == 100 else 0.5)])
     # 0.1 more in one of 24 hours of its day, and of 7 days at its hour; of 168 in all
     assert profile[100] == pytest.approx(0.5 + 0.1 / 24 + 0.1 / 7 - 0.1 / 168)
 
 
-def test_weeks_that_agree_keep_what_is_of_an_hour_of_the_week():
+def test_weeks_that_agree_keep_effects_of_hours_of_the_week():
     profile, _ = profile_of([week(lambda hour: 0.6 if hour == 100 else 0.5)] * 2)
     assert profile[100] == pytest.approx(0.6)
     assert profile[99] == pytest.approx(0.5)
 
 
-def test_weeks_that_disagree_do_not():
+def test_weeks_that_disagree_drop_effects_of_hours_of_the_week():
     peak, flat = week(lambda hour: 0.6 if hour == 100 else 0.4), week(lambda _: 0.4)
     profile, mean = profile_of([peak, flat])
     additive = 0.4 + 0.1 / 24 + 0.1 / 7 - 0.1 / 168
@@ -172,7 +172,7 @@ def test_equal_weeks_have_the_least_spread():
     assert reference.spreads[3] == pytest.approx(expected)
 
 
-def test_levels_of_days_that_differ_widen_the_windows_and_are_taken_off_the_short_ones():
+def test_differing_levels_of_days_widen_windows_and_are_subtracted_from_short_ones():
     """Two weeks whose days are alternately 0.1 above and below, the second the other way round."""
 
     def value(hour, turned):
@@ -188,7 +188,7 @@ def test_levels_of_days_that_differ_widen_the_windows_and_are_taken_off_the_shor
     assert reference.betas[:2] == (0.0, 0.0)
 
 
-def test_the_level_of_the_day_before_is_taken_off_if_it_stays():
+def test_the_level_of_the_day_before_is_subtracted_if_it_persists():
     """A week at 0.6 and one at 0.4: each is 0.2 off the other's profile, day after day."""
     weeks = {1: week(lambda _: 0.6, n=1000), 2: week(lambda _: 0.4, n=1000)}
     reference = fit(weeks, AlarmRules())

@@ -58,7 +58,7 @@ def test_a_drop_below_the_tolerance_is_no_alarm():
     assert 0.9 < series.evidence < 1
 
 
-def test_the_onset_is_where_the_values_fell():
+def test_the_onset_is_the_hour_in_which_values_fell():
     series, now = watched()
     (event,) = feed(series, range(now, now + 30), lambda hour: 0.5 if hour < now + 9 else 0.487)
     assert event.alarm.onset_ms == (now + 9) * HOUR_MS
@@ -148,7 +148,7 @@ def test_differences_have_no_skew():
 
 
 @pytest.mark.slow
-def test_an_objective_is_watched_from_its_hundredth_query_and_never_absorbed():
+def test_an_objective_is_watched_from_its_hundredth_query_and_never_adapts():
     series = AlarmSeries("constant", AlarmRules(max_series=1), constant=0.5)
     assert not feed(series, range(FIRST, FIRST + 1), 0.3, n=99)
     events = feed(series, range(FIRST + 1, FIRST + 9 * 168), 0.3, n=20)

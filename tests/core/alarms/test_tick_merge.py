@@ -13,7 +13,7 @@ def added(merge, task, queries):
         assert merge.add(task, part) is None
 
 
-def test_a_task_that_has_written_less_than_the_others_is_awaited():
+def test_a_task_behind_the_others_is_awaited():
     queries = settled_world(1, per_hour=8, hours=3)
     merge = TickMerge(3, {}, RULES)
     assert merge.awaited == []

@@ -62,7 +62,7 @@ def test_a_worse_variant_is_found_in_its_first_hours_with_its_figures():
     assert alarm.evidence == pytest.approx(0.1 / se / ALONE.thresholds[168], rel=1e-5)
 
 
-def test_a_level_that_changes_by_hour_is_no_difference_also_if_the_share_changes():
+def test_an_hourly_pattern_is_no_difference_even_if_the_share_changes():
     series = VariantsSeries(ALONE)
     level = {hour: 0.7 - 0.05 * (hour % 9) for hour in range(FIRST, FIRST + 72)}
     for hour in level:
@@ -83,7 +83,7 @@ def test_too_few_queries_of_either_variant_are_not_compared():
 
 
 @pytest.mark.slow(alone=False)
-def test_the_alarm_ends_when_either_variant_has_been_gone_for_a_day_or_the_first_is_good_again():
+def test_an_alarm_ends_after_a_day_without_a_variant_or_when_the_first_recovers():
     for later, second, ends in ((None, 0.5, 24), (0.5, None, 24), (0.5, 0.5, 24 + 15)):
         series = VariantsSeries(ALONE)
         assert feed(series, range(FIRST, FIRST + 24), 0.5, 0.5) == []
@@ -141,7 +141,7 @@ def in_order(world):
     return watched(batches(world, 0))
 
 
-def test_the_worse_variant_is_named_and_the_order_of_reading_changes_nothing(world, in_order):
+def test_the_worse_variant_is_named_in_any_order_of_reading(world, in_order):
     watch, events = in_order
     (on,) = [event for event in events if event.name == "on"]
     assert on.series == NAME
@@ -210,7 +210,7 @@ def test_both_sums_are_stored_and_continued(world, in_order):
 
 
 @pytest.mark.slow(alone=False)
-def test_the_coverage_of_either_variant_makes_it_unverifiable(world):
+def test_a_coverage_alarm_of_either_variant_makes_the_comparison_unverifiable(world):
     watch, _ = watched(batches(world, 0))
     share = SeriesName("m", "canary", "", COVERAGE, "", "", "own")
     assert watch._unverifiable(NAME) == ""

@@ -70,7 +70,7 @@ def whole(world):
     return watched(batches(world, 0))
 
 
-def test_a_drop_in_one_level_is_found_where_it_is(whole):
+def test_a_drop_in_one_level_is_found_in_that_level(whole):
     begun = {event.series: event for event in whole.events if event.name == "on"}
     assert set(begun) == {SERVED, PAIR, OBJECTIVE, GERMAN}
     assert set(whole.series) == {*begun, FRENCH, SHARE}
@@ -83,7 +83,7 @@ def test_a_drop_in_one_level_is_found_where_it_is(whole):
     assert begun[GERMAN].alarm.carried_by == ()
 
 
-def test_a_view_has_the_last_day_and_what_is_expected_of_it(world, whole):
+def test_a_view_has_the_last_day_and_its_expected_values(world, whole):
     views = {view.series: view for view in whole.view().series}
     end_ms = whole.view().tick_end_ms
     first_ms = (-(-end_ms // HOUR_MS) - 24) * HOUR_MS
@@ -96,7 +96,7 @@ def test_a_view_has_the_last_day_and_what_is_expected_of_it(world, whole):
     assert watched(batches(world[:500], 0)).view().series[0].day is None  # no reference yet
 
 
-def test_an_alarm_has_the_judged_share_the_pair_and_the_weeks_beside_it(world, whole):
+def test_an_alarm_has_the_judged_share_the_pair_and_the_reference_weeks(world, whole):
     begun = {event.series: event.alarm for event in whole.events if event.name == "on"}
     spreads = {view.series: view.spreads for view in whole.view().series}
     assert spreads[OBJECTIVE] == ()
@@ -180,7 +180,7 @@ def test_events_are_in_the_order_of_time_and_series(whole):
     assert places == sorted(places)
 
 
-def test_all_series_are_those_of_the_naive_one(world, whole):
+def test_all_series_equal_the_naive_implementation(world, whole):
     naive = {
         SERVED: Naive("own"),
         PAIR: Naive("pair"),
@@ -217,7 +217,7 @@ def test_all_series_are_those_of_the_naive_one(world, whole):
 
 
 @pytest.mark.parametrize("seed", range(1, 3))
-def test_neither_the_order_of_reading_nor_a_restart_changes_an_event(world, whole, seed):
+def test_events_do_not_depend_on_the_order_of_reading_or_on_restarts(world, whole, seed):
     random = Random(seed)
     state = AlarmState("rules", "workers")
     watch = AlarmWatch(RULES, n_tasks=N_TASKS)
@@ -245,7 +245,7 @@ def test_neither_the_order_of_reading_nor_a_restart_changes_an_event(world, whol
     assert len(published) == len(events)
 
 
-def test_events_of_commands_are_in_the_order_of_the_series_too(world, whole):
+def test_events_of_commands_are_in_the_order_of_the_series(world, whole):
     at_ms = whole.events[0].time_ms
     command = AlarmCommand("c", "exclude", {}, 0, 1, at_ms)
     events = [
@@ -345,7 +345,7 @@ def hash_of(query):
     return sum(query.node_id.encode())
 
 
-def test_a_task_that_counts_from_zero_again_counts_from_the_next_whole_hour(world):
+def test_a_task_that_restarts_at_n_0_counts_from_the_next_whole_hour(world):
     watch = AlarmWatch(RULES, n_tasks=N_TASKS)
     half = len(world) // 2
     for query in world[:half]:

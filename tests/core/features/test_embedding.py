@@ -63,11 +63,11 @@ def plain_vector(text):
 
 
 @pytest.mark.parametrize("text", [*TEXTS, " ".join(TEXTS), "x" * 1_000, "a_b  c-d e1"])
-def test_vectors_are_those_of_plain_arithmetic(text):
+def test_vectors_equal_plain_arithmetic(text):
     assert HashedNgrams().embed([text])[0].tolist() == plain_vector(text)
 
 
-def test_vectors_hold_whole_numbers_so_that_their_sums_are_exact():
+def test_vectors_have_whole_numbers_so_that_sums_are_exact():
     vectors = HashedNgrams().embed(TEXTS)
     assert vectors.shape == (len(TEXTS), 512)
     assert (vectors == np.rint(vectors)).all()
@@ -94,7 +94,7 @@ def test_n_grams_stay_within_words():
         ("translate this text", "text translation", "image resizing"),
     ],
 )
-def test_texts_that_share_pieces_of_words_lie_closer(query, near, far):
+def test_texts_that_share_parts_of_words_are_more_similar(query, near, far):
     assert similarity(query, near) > similarity(query, far) + 0.1
 
 
@@ -115,7 +115,7 @@ def test_a_text_of_few_ngrams_can_have_the_vector_of_an_empty_one():
 
 @settings(max_examples=examples(100))
 @given(st.lists(st.sampled_from(TEXTS), max_size=6))
-def test_a_text_has_one_vector_whatever_stands_beside_it(texts):
+def test_a_vector_does_not_depend_on_other_texts_of_the_call(texts):
     together = HashedNgrams().embed(texts)
     alone = [HashedNgrams().embed([text])[0] for text in texts]
     assert together.tobytes() == np.array(alone).tobytes()
@@ -132,7 +132,7 @@ class Counting(HashedNgrams):
         return super().embed(texts)
 
 
-def test_a_remembered_text_is_asked_for_once():
+def test_a_remembered_text_is_embedded_once():
     counting = Counting()
     remembered = Remembered(counting)
     first = remembered.embed(["a", "b", "a"])
@@ -142,7 +142,7 @@ def test_a_remembered_text_is_asked_for_once():
     assert remembered.name == HashedNgrams.name
 
 
-def test_the_text_not_needed_for_the_longest_makes_room(monkeypatch):
+def test_the_least_recently_used_text_is_evicted(monkeypatch):
     monkeypatch.setattr(embedding, "MAX_REMEMBERED_TEXTS", 2)
     counting = Counting()
     remembered = Remembered(counting)
@@ -159,7 +159,7 @@ def test_the_text_not_needed_for_the_longest_makes_room(monkeypatch):
 
 @settings(max_examples=examples(100))
 @given(st.lists(st.lists(st.sampled_from("abcdef"), max_size=5), max_size=8))
-def test_remembering_changes_no_vector_and_keeps_within_its_limit(batches):
+def test_remembering_changes_no_vector_and_stays_within_its_limit(batches):
     remembered = Remembered(HashedNgrams())
     with patch.object(embedding, "MAX_REMEMBERED_TEXTS", 3):
         for texts in batches:

@@ -40,7 +40,7 @@ class Directions:
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_examples_in_docstrings_are_true(name):
+def test_docstring_examples_are_correct(name):
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
@@ -52,7 +52,7 @@ def column(described, name, **how):
     return matrix(described, **how)[:, FEATURE_NAMES.index(name)].tolist()
 
 
-def test_relevance_is_the_cosine_moved_from_minus_one_to_one_into_zero_to_one():
+def test_relevance_is_the_cosine_scaled_to_0_to_1():
     told = Directions(
         q=[3, 4], same=[6, 8], across=[-4, 3], against=[-3, -4], half=[0, 1], no=[0, 0]
     )
@@ -61,7 +61,7 @@ def test_relevance_is_the_cosine_moved_from_minus_one_to_one_into_zero_to_one():
     assert column(tools, "phi_rel", embedder=told) == pytest.approx(expected)
 
 
-def test_a_query_that_says_nothing_is_half_relevant_to_all():
+def test_an_empty_query_has_relevance_one_half_to_all():
     assert column(Described("tool", "", ["a_tool", "b"]), "phi_rel") == [0.5, 0.5]
 
 
@@ -174,7 +174,7 @@ tools = st.tuples(words.filter(bool), words)
 
 @settings(max_examples=examples(100))
 @given(words, st.lists(graphs, max_size=6), st.data())
-def test_renaming_graphs_changes_nothing(query, some, data):
+def test_renaming_graphs_does_not_change_features(query, some, data):
     ids = data.draw(st.lists(words, min_size=len(some), max_size=len(some)))
     plain = Described("graph", query, [str(n) for n in range(len(some))], graphs=some)
     renamed = replace(plain, candidate_ids=ids)
@@ -184,7 +184,7 @@ def test_renaming_graphs_changes_nothing(query, some, data):
 @pytest.mark.parametrize("kind", ["tool", "graph"])
 @settings(max_examples=examples(100))
 @given(query=words, data=st.data())
-def test_features_lie_between_0_and_1_and_go_with_their_candidates(kind, query, data):
+def test_features_are_between_0_and_1_and_follow_the_order_of_candidates(kind, query, data):
     rows = data.draw(st.lists(graphs if kind == "graph" else tools, max_size=6))
     order = data.draw(st.permutations(range(len(rows))))
     plain, moved = (described(kind, query, some) for some in (rows, [rows[i] for i in order]))
@@ -202,7 +202,7 @@ def described(kind, query, rows):
 
 @settings(max_examples=examples(100))
 @given(st.lists(tools, min_size=2, max_size=6), words)
-def test_no_tool_depends_on_the_others(some, query):
+def test_features_of_a_tool_do_not_depend_on_other_tools(some, query):
     whole = matrix(described("tool", query, some))
     alone = [matrix(described("tool", query, [row]))[0] for row in some]
     assert whole.tobytes() == np.array(alone).tobytes()

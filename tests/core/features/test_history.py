@@ -23,7 +23,7 @@ def success_rate(table, name, kind="tool"):
     return value
 
 
-def test_reliability_is_earned_against_ten_queries_of_a_half():
+def test_success_rates_are_smoothed_with_ten_queries_of_one_half():
     table = learned(History(), [tools(a=2, b=0), tools(a=1, b=0), tools(a=5)], max_grade=2)
     assert success_rate(table, "a") == (1 + 0.5 + 1 + 0.5 * 10) / (3 + 10)
     assert success_rate(table, "b") == (0 + 0 + 0.5 * 10) / (2 + 10)
@@ -39,14 +39,14 @@ def test_graphs_of_one_type_in_a_query_count_once_by_their_mean():
     assert ("tool", "plan") not in table.successes
 
 
-def test_a_candidate_listed_twice_counts_once_where_it_stands_first():
+def test_a_repeated_candidate_counts_once_at_its_first_position():
     query = Described("graph", "q", ["g", "g"], graphs=[Graph("first"), Graph("second")])
     assert learned(History(), [(query, {"g": 2.0})]).successes == {
         ("graph", "first"): Success(ONE, 1)
     }
 
 
-def test_what_is_not_judged_or_was_never_a_candidate_earns_nothing():
+def test_unjudged_candidates_and_other_ids_are_not_counted():
     query = Described("tool", "q", ["a", "b"])
     table = learned(History(), [(query, {"b": -1.0, "other": 2.0})])
     assert table == History()
@@ -54,7 +54,7 @@ def test_what_is_not_judged_or_was_never_a_candidate_earns_nothing():
 
 @settings(max_examples=examples(100))
 @given(st.lists(st.dictionaries(names, grades, max_size=4), max_size=8), st.data())
-def test_neither_order_nor_batches_matter(queries, data):
+def test_order_and_batches_do_not_matter(queries, data):
     judged = [(Described("tool", "q", list(one)), one) for one in queries]
     cut = data.draw(st.integers(0, len(judged)))
     at_once = learned(History(), judged)
@@ -65,7 +65,7 @@ def test_neither_order_nor_batches_matter(queries, data):
 
 @settings(max_examples=examples(100))
 @given(st.lists(st.dictionaries(names, grades, max_size=4), max_size=8))
-def test_state_comes_back_exactly_from_its_json(queries):
+def test_a_state_is_restored_exactly_from_json(queries):
     table = learned(History(), [(Described("tool", "q", list(one)), one) for one in queries])
     text = json.dumps(table.state())
     back = History.load(json.loads(text))
@@ -80,7 +80,7 @@ def test_a_billion_queries_are_still_exact():
     assert table.successes["tool", "a"] == Success((n + 1) * ONE - 1, n + 1)
 
 
-def test_the_table_before_stays_as_it_was():
+def test_learning_does_not_change_the_former_table():
     before = learned(History(), [tools(a=2)])
     learned(before, [tools(a=0), tools(b=1)])
     assert before.successes == {("tool", "a"): Success(ONE, 1)}
@@ -102,6 +102,6 @@ def test_names_beyond_the_limit_stay_unknown_and_are_counted(monkeypatch):
         {"format": 1, "successes": [["tool", "a", -1, 1]], "over_limit": 0},
     ],
 )
-def test_a_state_of_another_making_is_refused(state):
+def test_a_state_in_another_form_is_refused(state):
     with pytest.raises(ValueError, match="history"):
         History.load(state)

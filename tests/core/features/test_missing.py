@@ -8,7 +8,7 @@ from evaluator.core.features import missing
 from evaluator.core.features.missing import filled
 
 
-def test_the_example_holds():
+def test_the_docstring_example_is_correct():
     assert doctest.testmod(missing)[:2] == (0, 1)
 
 

@@ -14,7 +14,7 @@ def test_examples_are_found():
 
 
 @pytest.mark.parametrize("text", EXAMPLES)
-def test_examples_give_what_they_say(text):
+def test_examples_have_the_documented_results(text):
     names = {}
     said = 0
     for line in text.splitlines():
