@@ -48,7 +48,7 @@ from evaluator.wire.records import FINGERPRINT_HEADER, GENERATION_HEADER, Output
 from evaluator.wire.weights.leader_state import RecordWriter
 from tests.core.learned import N_TASKS
 from tests.faulty_broker import FaultyBroker
-from tests.leader.test_loop import Mortal
+from tests.leader.test_loop import KilledLeadership
 from tests.waiting import eventually, finished
 
 RATES = (0.01, 0.1)
@@ -192,7 +192,7 @@ async def published(
             n_reads = ceil((end - first) / (N_TASKS * most))  # of each task
             n_calls = 3 + 4 * n_reads + 4 * ceil(0.8 * n_reads)  # two a read, and two to publish
             with suppress(asyncio.CancelledError):
-                await leader(Mortal(broker, n_calls), rules).run()
+                await leader(KilledLeadership(broker, n_calls), rules).run()
     last, end_ms = leader(MemoryLeadership(broker), rules), START_MS + queries.n_ticks * TICK_MS
     running = asyncio.create_task(last.run())
     await eventually(lambda: (last.view.alarms.tick_end_ms or 0) >= end_ms, every=0.01)

@@ -15,9 +15,9 @@ def refusal(**sources) -> str:
     """The words with which these sources are refused."""
     with pytest.raises(ConfigError) as refused:
         load_settings(**{"environment": {}, **sources})
-    words = str(refused.value)
-    assert "\n" not in words
-    return words
+    message = str(refused.value)
+    assert "\n" not in message
+    return message
 
 
 @pytest.fixture
@@ -56,8 +56,8 @@ def test_only_variables_with_the_prefix_count():
     ],
 )
 def test_an_unknown_setting_is_refused_with_the_nearest_known_name(sources, nearest):
-    words = refusal(**sources)
-    assert f"is not a setting. The nearest one is {nearest}" in words
+    message = refusal(**sources)
+    assert f"is not a setting. The nearest one is {nearest}" in message
 
 
 @pytest.mark.parametrize(
@@ -70,19 +70,19 @@ def test_an_unknown_setting_is_refused_with_the_nearest_known_name(sources, near
     ],
 )
 def test_no_setting_is_suggested_for_a_name_unlike_any_setting(sources):
-    words = refusal(**sources)
-    assert "is not a setting. docs/settings.md lists all." in words
+    message = refusal(**sources)
+    assert "is not a setting. docs/settings.md lists all." in message
 
 
 def test_a_too_deeply_nested_file_is_refused_with_a_clear_message(toml):
-    words = refusal(config_file=toml(f"x = {'[' * 5_000}{']' * 5_000}"))
-    assert words.endswith("is not TOML: it is nested too deeply.")
+    message = refusal(config_file=toml(f"x = {'[' * 5_000}{']' * 5_000}"))
+    assert message.endswith("is not TOML: it is nested too deeply.")
 
 
 def test_an_unknown_setting_of_a_file_names_the_file(toml):
-    words = refusal(config_file=toml("[evaluator]\nretention_ms = 1"))
-    assert words.startswith("evaluator (")
-    assert "settings.toml) is not a setting" in words
+    message = refusal(config_file=toml("[evaluator]\nretention_ms = 1"))
+    assert message.startswith("evaluator (")
+    assert "settings.toml) is not a setting" in message
 
 
 def test_the_value_of_an_unknown_setting_is_not_shown():
@@ -91,9 +91,9 @@ def test_the_value_of_an_unknown_setting_is_not_shown():
 
 
 def test_a_refused_secret_is_not_shown():
-    words = refusal(assignments=["sasl_username=hush\nhush"])
-    assert "hush" not in words
-    assert "sasl_username is ***" in words
+    message = refusal(assignments=["sasl_username=hush\nhush"])
+    assert "hush" not in message
+    assert "sasl_username is ***" in message
 
 
 def test_variables_that_kubernetes_injects_for_services_are_ignored(subtests):
@@ -125,10 +125,10 @@ def test_a_duration_is_an_integer_from_zero(subtests):
             if not written and name in MAY_BE_NONE:
                 continue
             with subtests.test(name=name, written=written):
-                words = refusal(assignments=[f"{name}={written}"])
-                assert words.startswith(f"{name} is ")
-                assert "(--set)" in words
-                assert f"e.g. {SPECS[name].example}." in words
+                message = refusal(assignments=[f"{name}={written}"])
+                assert message.startswith(f"{name} is ")
+                assert "(--set)" in message
+                assert f"e.g. {SPECS[name].example}." in message
 
 
 @pytest.mark.parametrize("written", ["1.0", "true", "[1]", "1e3", "2020-01-01"])
@@ -162,8 +162,8 @@ def test_levels_and_measures_of_segments_must_be_configured():
 
 @pytest.mark.parametrize("written", ["click", "click=most", "click=max,click=last", "=max"])
 def test_a_merge_by_source_is_last_or_max_for_each_source(written):
-    words = refusal(assignments=[f"grades_merge_by_source={written}"])
-    assert "Accepted: NAME=last or NAME=max, with commas; or none" in words
+    message = refusal(assignments=[f"grades_merge_by_source={written}"])
+    assert "Accepted: NAME=last or NAME=max, with commas; or none" in message
 
 
 def test_a_duration_may_be_of_any_size():
@@ -182,7 +182,7 @@ def test_a_number_longer_than_any_duration_is_refused_in_one_line(toml, digits):
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "message"),
     [
         (
             "retention_ms",
@@ -200,8 +200,8 @@ def test_a_number_longer_than_any_duration_is_refused_in_one_line(toml, digits):
         ),
     ],
 )
-def test_retention_and_window_are_at_least_one(name, words):
-    assert refusal(assignments=[f"{name}=0"]) == words
+def test_retention_and_window_are_at_least_one(name, message):
+    assert refusal(assignments=[f"{name}=0"]) == message
 
 
 def test_every_other_duration_may_be_zero():
@@ -214,14 +214,14 @@ def test_every_other_duration_may_be_zero():
 
 @pytest.mark.parametrize("written", ["0", "999", "86400001"])
 def test_a_session_timeout_is_a_second_to_a_day(written):
-    words = refusal(assignments=[f"session_timeout_ms={written}"])
-    assert "Accepted: an integer from 1000 to 86400000, e.g. 20000." in words
+    message = refusal(assignments=[f"session_timeout_ms={written}"])
+    assert "Accepted: an integer from 1000 to 86400000, e.g. 20000." in message
 
 
 @pytest.mark.parametrize("written", ["0", "100001", "-5", "all"])
 def test_a_batch_has_one_to_a_hundred_thousand_records(written):
-    words = refusal(assignments=[f"max_poll_records={written}"])
-    assert "Accepted: an integer from 1 to 100000, e.g. 10000." in words
+    message = refusal(assignments=[f"max_poll_records={written}"])
+    assert "Accepted: an integer from 1 to 100000, e.g. 10000." in message
 
 
 @pytest.mark.parametrize(
@@ -251,9 +251,9 @@ def test_measures_are_a_list_or_a_text_with_commas(toml):
     "written", ["", "top1,", ",", ",".join(f"ndcg@{k}" for k in range(1, 258))]
 )
 def test_measures_are_one_to_256_names(written):
-    words = refusal(assignments=[f"measures={written}"])
-    assert "Accepted: 1 to 256 names of measures" in words
-    assert "e.g. top1,top3,mrr,ndcg@10,map@10." in words
+    message = refusal(assignments=[f"measures={written}"])
+    assert "Accepted: 1 to 256 names of measures" in message
+    assert "e.g. top1,top3,mrr,ndcg@10,map@10." in message
 
 
 @pytest.mark.parametrize("written", ["[]", "[1]", '["top1", ""]', '[["top1"]]', "3"])
@@ -265,8 +265,8 @@ def test_measure_names_are_checked_by_the_given_parser():
     def parse(names):
         raise ValueError(f"no {names[1]} here; known are top1 and top3")
 
-    words = refusal(assignments=["measures=top1,top2"], parse_measures=parse)
-    assert words == "measures (--set): no top2 here; known are top1 and top3"
+    message = refusal(assignments=["measures=top1,top2"], parse_measures=parse)
+    assert message == "measures (--set): no top2 here; known are top1 and top3"
 
 
 @pytest.mark.parametrize(
@@ -281,14 +281,14 @@ def test_a_rate_is_a_number(toml, written, meant):
 
 @pytest.mark.parametrize("written", ["0", "-1", "nan", "inf", "1e999", "1_0", "", "0x1", "1,5"])
 def test_other_values_of_a_rate_are_refused(written):
-    words = refusal(assignments=[f"learning_rate={written}"])
-    assert "Accepted: a number > 0, e.g. 0.05." in words
+    message = refusal(assignments=[f"learning_rate={written}"])
+    assert "Accepted: a number > 0, e.g. 0.05." in message
 
 
 def test_a_tolerance_of_alarms_is_at_most_the_range_of_a_measure():
     for written in ("1.01", "1e160", "0"):
-        words = refusal(assignments=[f"alarm_tolerance={written}"])
-        assert "Accepted: a number > 0, at most 1" in words
+        message = refusal(assignments=[f"alarm_tolerance={written}"])
+        assert "Accepted: a number > 0, at most 1" in message
     assert load_settings(environment={}, assignments=["alarm_tolerance=1"]).alarm_tolerance == 1
 
 
@@ -340,9 +340,9 @@ def test_ties_are_ordered_by_id_or_averaged():
     ],
 )
 def test_a_wrong_value_is_refused_with_the_accepted_values_and_an_example(name, written):
-    words = refusal(environment={f"EVALUATOR_{name.upper()}": written})
-    assert words.startswith(f"{name} is {written[:80] or 'empty'} (EVALUATOR_{name.upper()}).")
-    assert f"Accepted: {SPECS[name].kind.accepts}, e.g. {SPECS[name].example}." in words
+    message = refusal(environment={f"EVALUATOR_{name.upper()}": written})
+    assert message.startswith(f"{name} is {written[:80] or 'empty'} (EVALUATOR_{name.upper()}).")
+    assert f"Accepted: {SPECS[name].kind.accepts}, e.g. {SPECS[name].example}." in message
 
 
 def test_an_empty_text_unsets_a_setting_without_default(toml):
@@ -371,8 +371,8 @@ def test_a_missing_file_is_refused(tmp_path):
 
 
 def test_contradictions_between_sources_are_refused():
-    words = refusal(environment={"EVALUATOR_RETENTION_MS": "10"}, assignments=["maturity_ms=11"])
-    assert words.startswith("maturity_ms is 11 and retention_ms is 10")
+    message = refusal(environment={"EVALUATOR_RETENTION_MS": "10"}, assignments=["maturity_ms=11"])
+    assert message.startswith("maturity_ms is 11 and retention_ms is 10")
 
 
 @example("segment_levels", "0=\ufefd")

@@ -197,7 +197,7 @@ def test_silence_that_cannot_be_a_grade_is_refused(settings):
 
 
 @pytest.mark.parametrize(
-    ("settings", "says"),
+    ("settings", "message"),
     [
         ({"gate_measure": "ndcg@5"}, "gate_measure names 'ndcg@5'"),
         ({"gate_guardrails": (("map", 0.1),)}, "gate_guardrails names 'map'"),
@@ -209,8 +209,8 @@ def test_silence_that_cannot_be_a_grade_is_refused(settings):
         ({"source_max_share": (("click", 0.5),)}, "'click', which is not in source_weights"),
     ],
 )
-def test_rules_of_the_gate_that_contradict_each_other_are_refused(settings, says):
-    with pytest.raises(ConfigError, match=says):
+def test_rules_of_the_gate_that_contradict_each_other_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
         Settings(**{"learning": "propose", **settings})
 
 

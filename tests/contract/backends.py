@@ -53,15 +53,15 @@ class Backend(Protocol):
 
     async def expire_output(self, output: Output, partition: int, before: int) -> None: ...
 
-    async def make_anew(self, log: Log) -> None:
+    async def recreate(self, log: Log) -> None:
         """Deletes an input and creates it again, with one partition."""
 
     async def grow(self, log: Log, partitions: int) -> None: ...
 
-    async def go_away(self) -> None:
-        """Makes the medium unavailable until `come_back`."""
+    async def disconnect(self) -> None:
+        """Makes the medium unavailable until `reconnect`."""
 
-    async def come_back(self) -> None: ...
+    async def reconnect(self) -> None: ...
 
     async def bound_timestamps(self, ahead_ms: int) -> None:
         """Makes `rankings` refuse records that are further ahead, at once or soon."""
@@ -108,16 +108,16 @@ class MemoryBackend:
     async def expire_output(self, output, partition, before):
         self.broker.expire_output(output, partition, before)
 
-    async def make_anew(self, log):
+    async def recreate(self, log):
         self.broker.recreate(log)
 
     async def grow(self, log, partitions):
         self.broker.grow(log, partitions)
 
-    async def go_away(self):
+    async def disconnect(self):
         self.broker.disconnect()
 
-    async def come_back(self):
+    async def reconnect(self):
         self.broker.reconnect()
 
     async def bound_timestamps(self, ahead_ms):
@@ -221,17 +221,17 @@ class KafkaBackend:
     async def expire(self, log, partition, before):
         await self.expire_output(log, partition, before)
 
-    async def make_anew(self, log):
-        await made_anew(self.connection, f"{self.prefix}{log}", 1)
+    async def recreate(self, log):
+        await recreate_topic(self.connection, f"{self.prefix}{log}", 1)
 
     async def grow(self, log, partitions):
         async with admin(self.connection) as client:
             await client.create_partitions({f"{self.prefix}{log}": NewPartitions(partitions)})
 
-    async def go_away(self):
+    async def disconnect(self):
         await asyncio.to_thread(self._broker.stop)
 
-    async def come_back(self):
+    async def reconnect(self):
         self._broker.launch()  # here, because a broker ends with the thread that launched it
         await asyncio.to_thread(self._broker.wait_until_ready)
 
@@ -296,7 +296,7 @@ async def admin(connection: Connection) -> AsyncIterator[AIOKafkaAdminClient]:
         await client.close()
 
 
-async def made_anew(connection: Connection, topic: str, partitions: int) -> None:
+async def recreate_topic(connection: Connection, topic: str, partitions: int) -> None:
     """Deletes a topic and creates it again."""
     async with admin(connection) as client:
         await client.delete_topics([topic])

@@ -59,7 +59,7 @@ async def two_tasks(make_backend):
 
 
 @pytest.fixture(params=PARAMS)
-async def fleeting(request, topic_prefix):
+async def interruptible(request, topic_prefix):
     """A medium with one task that can become unavailable."""
     counts = {"rankings": 1, "judgments": 1}
     if request.param == "memory":

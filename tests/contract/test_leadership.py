@@ -9,7 +9,7 @@ from evaluator.wire.records import FINGERPRINT_HEADER, OutputRecord
 from tests.waiting import STOP_SECONDS, eventually, finished, patience
 
 
-def said(topic, number):
+def output_record(topic, number):
     return topic, OutputRecord(b"key-%d" % number, b"value-%d" % number)
 
 
@@ -17,7 +17,7 @@ def keys(records):
     return [record.key for record in records]
 
 
-async def is_leader(backend):
+async def elected_leader(backend):
     """An leadership that was elected and has been entered, with nothing left to follow."""
     leadership = backend.leadership()
     await leadership.start()
@@ -105,7 +105,7 @@ WAITING = {
 
 @pytest.mark.parametrize("what", WAITING)
 async def test_waiting_ends_early_when_the_election_changes(backend, what):
-    first, second = await is_leader(backend), backend.leadership()
+    first, second = await elected_leader(backend), backend.leadership()
     await second.start()
     await one_elected([first, second])
     leaving, staying = (first, second) if first.elected else (second, first)
@@ -122,9 +122,11 @@ async def test_waiting_ends_early_when_the_election_changes(backend, what):
 
 
 async def test_all_processes_follow_from_the_beginning_in_order(backend):
-    leader = await is_leader(backend)
-    await leader.publish([said("weights", 1), said("weights-log", 1), said("weights", 2)])
-    await leader.publish([said("weights", 3)])
+    leader = await elected_leader(backend)
+    await leader.publish(
+        [output_record("weights", 1), output_record("weights-log", 1), output_record("weights", 2)]
+    )
+    await leader.publish([output_record("weights", 3)])
     follower = backend.leadership()
     await follower.start()
     assert keys(await followed(follower, 3)) == [b"key-1", b"key-2", b"key-3"]
@@ -139,23 +141,23 @@ async def test_all_processes_follow_from_the_beginning_in_order(backend):
 
 
 async def test_a_deleted_record_is_followed_as_an_empty_value(backend):
-    leader = await is_leader(backend)
-    await leader.publish([said("weights", 1), ("weights", OutputRecord(b"key-1", b""))])
+    leader = await elected_leader(backend)
+    await leader.publish([output_record("weights", 1), ("weights", OutputRecord(b"key-1", b""))])
     assert [record.value for record in await followed(leader, 2)] == [b"value-1", b""]
     await leader.stop()
 
 
 async def test_the_log_has_all_published_records_in_order(backend):
-    leader = await is_leader(backend)
-    await leader.publish([said("weights-log", n) for n in range(50)])
-    await leader.publish([said("weights-log", n) for n in range(50, 100)])
+    leader = await elected_leader(backend)
+    await leader.publish([output_record("weights-log", n) for n in range(50)])
+    await leader.publish([output_record("weights-log", n) for n in range(50, 100)])
     log = await backend.published("weights-log", 100)
     assert keys(log) == [b"key-%d" % n for n in range(100)]
     await leader.stop()
 
 
 async def test_following_ends_after_its_timeout(backend):
-    leadership = await is_leader(backend)
+    leadership = await elected_leader(backend)
     assert await leadership.follow(timeout_ms=0) == []
     assert await leadership.follow(timeout_ms=1) == []
     await leadership.stop()
@@ -165,13 +167,13 @@ async def test_following_ends_after_its_timeout(backend):
 
 
 async def test_begin_epoch_returns_records_not_followed_yet(backend):
-    first = await is_leader(backend)
-    await first.publish([said("weights", n) for n in range(5)])
+    first = await elected_leader(backend)
+    await first.publish([output_record("weights", n) for n in range(5)])
     second = backend.leadership()
     await second.start()
     assert keys(await second.begin_epoch()) == [b"key-%d" % n for n in range(5)]
     assert await second.begin_epoch() == []
-    await second.publish([said("weights", 5)])
+    await second.publish([output_record("weights", 5)])
     assert keys(await second.begin_epoch()) == [b"key-5"]
     assert await second.follow(timeout_ms=100) == []
     for leadership in (first, second):
@@ -179,19 +181,19 @@ async def test_begin_epoch_returns_records_not_followed_yet(backend):
 
 
 async def test_a_new_epoch_fences_the_former_leader_whose_records_stay_invisible(backend):
-    first, second = await is_leader(backend), backend.leadership()
-    await first.publish([said("weights", 1)])
+    first, second = await elected_leader(backend), backend.leadership()
+    await first.publish([output_record("weights", 1)])
     await second.start()
     await second.begin_epoch()
     with pytest.raises(Fenced):
-        await first.publish([said("weights", 2), said("weights-log", 2)])
+        await first.publish([output_record("weights", 2), output_record("weights-log", 2)])
     with pytest.raises(Fenced):  # until it enters again
-        await first.publish([said("weights", 3)])
-    await second.publish([said("weights", 4), said("weights-log", 4)])
+        await first.publish([output_record("weights", 3)])
+    await second.publish([output_record("weights", 4), output_record("weights-log", 4)])
     assert keys(await first.begin_epoch()) == [b"key-1", b"key-4"]
     with pytest.raises(Fenced):
-        await second.publish([said("weights", 5)])
-    await first.publish([said("weights", 6), said("weights-log", 6)])
+        await second.publish([output_record("weights", 5)])
+    await first.publish([output_record("weights", 6), output_record("weights-log", 6)])
     assert keys(await followed(first, 1)) == [b"key-6"]
     assert keys(await backend.published("weights-log", 2)) == [b"key-4", b"key-6"]
     for leadership in (first, second):
@@ -202,7 +204,7 @@ async def test_publishing_without_an_epoch_is_fenced(backend):
     leadership = backend.leadership()
     await leadership.start()
     with pytest.raises(Fenced):
-        await leadership.publish([said("weights", 1)])
+        await leadership.publish([output_record("weights", 1)])
     assert await leadership.follow(timeout_ms=100) == []
     await leadership.stop()
 
@@ -214,7 +216,7 @@ async def test_records_are_read_in_order_with_their_fingerprint_from_the_sought_
     await settle(two_tasks, 0, [b"a", b"b"], ((FINGERPRINT_HEADER, b"abc"),))
     await settle(two_tasks, 0, [b"c"])
     await settle(two_tasks, 1, [b"d", b"e"])
-    leadership = await is_leader(two_tasks)
+    leadership = await elected_leader(two_tasks)
     await leadership.seek(0, 0)
     await leadership.seek(1, 1)
     found = await read(leadership, [0, 1], 4)
@@ -232,7 +234,7 @@ async def test_records_are_read_in_order_with_their_fingerprint_from_the_sought_
 async def test_only_given_tasks_with_a_sought_offset_are_read(two_tasks):
     await settle(two_tasks, 0, [b"a"] * 3)
     await settle(two_tasks, 1, [b"b"] * 3)
-    leadership = await is_leader(two_tasks)
+    leadership = await elected_leader(two_tasks)
     assert await leadership.read([0, 1], max_records=10, timeout_ms=100) == []
     await leadership.seek(1, 0)
     assert {row[0] for row in await read(leadership, [0, 1], 3)} == {1}
@@ -248,7 +250,7 @@ async def test_only_given_tasks_with_a_sought_offset_are_read(two_tasks):
 async def test_a_read_returns_at_most_max_records_over_all_tasks(two_tasks):
     await settle(two_tasks, 0, [b"%d" % n for n in range(10)])
     await settle(two_tasks, 1, [b"%d" % n for n in range(10)])
-    leadership = await is_leader(two_tasks)
+    leadership = await elected_leader(two_tasks)
     await leadership.seek(0, 0)
     await leadership.seek(1, 0)
     found = await read(leadership, [0, 1], 20, max_records=7)
@@ -259,7 +261,7 @@ async def test_a_read_returns_at_most_max_records_over_all_tasks(two_tasks):
 
 async def test_expired_records_are_skipped(backend):
     await settle(backend, 0, [b"%d" % n for n in range(6)])
-    leadership = await is_leader(backend)
+    leadership = await elected_leader(backend)
     await backend.expire_output("settled", 0, 2)
     await leadership.seek(0, 0)
     assert [row[1] for row in await read(leadership, [0], 4)] == [2, 3, 4, 5]
@@ -270,7 +272,7 @@ async def test_expired_records_are_skipped(backend):
 
 
 async def test_a_cancelled_read_loses_nothing(backend):
-    leadership = await is_leader(backend)
+    leadership = await elected_leader(backend)
     await leadership.seek(0, 0)
     offsets = []
     for n in range(20):
@@ -289,7 +291,7 @@ async def test_a_cancelled_read_loses_nothing(backend):
 
 async def test_begin_epoch_forgets_sought_offsets(backend):
     await settle(backend, 0, [b"a"])
-    leadership = await is_leader(backend)
+    leadership = await elected_leader(backend)
     await leadership.seek(0, 0)
     await leadership.begin_epoch()
     assert await leadership.read([0], max_records=10, timeout_ms=100) == []
@@ -301,15 +303,15 @@ async def test_begin_epoch_forgets_sought_offsets(backend):
 # Away
 
 
-async def test_calls_raise_while_the_broker_is_unavailable_and_work_afterwards(fleeting):
-    await settle(fleeting, 0, [b"a"])
-    leadership = await is_leader(fleeting)
-    await leadership.publish([said("weights", 1)])
+async def test_calls_raise_while_the_broker_is_unavailable_and_work_afterwards(interruptible):
+    await settle(interruptible, 0, [b"a"])
+    leadership = await elected_leader(interruptible)
+    await leadership.publish([output_record("weights", 1)])
     await leadership.seek(0, 0)
     await read(leadership, [0], 1)
-    await fleeting.go_away()
+    await interruptible.disconnect()
     with pytest.raises(SourceUnavailable):
-        await leadership.publish([said("weights", 2)])
+        await leadership.publish([output_record("weights", 2)])
     with pytest.raises(SourceUnavailable):
         await leadership.begin_epoch()
     for ask in (
@@ -317,17 +319,17 @@ async def test_calls_raise_while_the_broker_is_unavailable_and_work_afterwards(f
         lambda: leadership.read([0], max_records=1, timeout_ms=100),
     ):
         with pytest.raises(SourceUnavailable):
-            await again_and_again(ask)
-    other = fleeting.leadership()
+            await repeat_until_error(ask)
+    other = interruptible.leadership()
     with pytest.raises(SourceUnavailable):
         await other.start()
-    await fleeting.come_back()
+    await interruptible.reconnect()
     assert await other.start() == 1
-    await one_elected_again([leadership, other])
+    await one_elected_after_outage([leadership, other])
     for each in (leadership, other):
         await each.begin_epoch()
-        await each.publish([said("weights", 3)])
-        await settle(fleeting, 0, [b"b"])
+        await each.publish([output_record("weights", 3)])
+        await settle(interruptible, 0, [b"b"])
         await each.seek(0, 1)
         assert (await read(each, [0], 1))[0][2] == b"b"
     assert keys(await followed(other, 1))[-1] == b"key-3"
@@ -335,13 +337,13 @@ async def test_calls_raise_while_the_broker_is_unavailable_and_work_afterwards(f
         await each.stop()
 
 
-async def again_and_again(ask):
+async def repeat_until_error(ask):
     async with patience():
         while True:
             await ask()
 
 
-async def one_elected_again(leaderships):
+async def one_elected_after_outage(leaderships):
     """As `one_elected`, where the broker may not be there for all at once."""
     async with patience():
         while True:
@@ -354,13 +356,13 @@ async def one_elected_again(leaderships):
 async def test_stopping_twice_or_before_the_start_is_allowed(backend):
     never = backend.leadership()
     await never.stop()
-    leadership = await is_leader(backend)
+    leadership = await elected_leader(backend)
     await leadership.stop()
     await leadership.stop()
     assert not leadership.elected
 
 
-async def test_stopping_does_not_wait_for_an_unavailable_broker(fleeting):
-    leadership = await is_leader(fleeting)
-    await fleeting.go_away()
+async def test_stopping_does_not_wait_for_an_unavailable_broker(interruptible):
+    leadership = await elected_leader(interruptible)
+    await interruptible.disconnect()
     await finished(leadership.stop(), seconds=STOP_SECONDS)

@@ -282,7 +282,7 @@ async def test_a_recreated_topic_has_another_id(backend, started):
     assert before == await started.topic_ids()
     assert len(set(before.values())) == len(before) == 2
     await started.stop()
-    await backend.make_anew("judgments")
+    await backend.recreate("judgments")
     again = backend.source()
     await again.start()
     now = await again.topic_ids()

@@ -298,7 +298,7 @@ class Task:
     def read(self, rankings: Sequence[Record] = (), judgments: Sequence[Record] = ()) -> None:
         """Reads records of both logs as one batch."""
         at = self.engine.positions
-        self._hear(
+        self._collect(
             self.engine.receive(
                 ranking_columns(rankings, first_offset=at["rankings"]) if rankings else None,
                 judgment_columns(judgments, first_offset=at["judgments"]) if judgments else None,
@@ -307,9 +307,9 @@ class Task:
 
     def finish(self) -> None:
         for outputs in self.engine.finish():
-            self._hear(outputs)
+            self._collect(outputs)
 
-    def _hear(self, outputs: Outputs) -> None:
+    def _collect(self, outputs: Outputs) -> None:
         self.evaluations += evaluations_in(outputs.evaluations)
         self.finished += evaluations_in(outputs.finished)
         settled = [settled for part in outputs.settled for settled in _settled_in(part)]

@@ -19,7 +19,7 @@ from evaluator.core.types.records import WatermarkRecord
 
 N_TASKS = 3
 MATURITY_MS = 60_000
-TURN_MS = 60_000
+INTERVAL_MS = 60_000
 NAMES = ("phi_a", "phi_b", "phi_c")
 TRUTH = (1.0, -2.0, 0.5)
 MEASURES = ("ndcg@10", "mrr")
@@ -35,7 +35,7 @@ def rules(**changes) -> Rules:
         "learner": Learner(scale="within_query", schedule="inv_sqrt"),
         "batch_queries": 4,
         "offline_ranking": OfflineRanking(MeasureSet.parse(MEASURES)),
-        "learning_interval_ms": TURN_MS,
+        "learning_interval_ms": INTERVAL_MS,
         **changes,
     }
     return Rules(gate=GateRules("ndcg@10", **gate), **made)
@@ -113,16 +113,16 @@ def run(
 ) -> list[IntervalResult]:
     """All intervals of a world, including the last one."""
     leader = OnlineLearner(made, n_tasks=N_TASKS)
-    turned = [
+    intervals = [
         each
         for batch in interleaved(queries, random or Random(0))
         for each in leader.receive(batch)
     ]
-    return [*turned, *leader.end()]
+    return [*intervals, *leader.end()]
 
 
-def releases(turned: Sequence[IntervalResult]) -> list[Release]:
-    return [release for each in turned for release in each.releases]
+def releases(intervals: Sequence[IntervalResult]) -> list[Release]:
+    return [release for each in intervals for release in each.releases]
 
 
 def units_of(offline_ranking: OfflineRanking, queries, weights):

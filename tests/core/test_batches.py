@@ -14,7 +14,7 @@ from tests.core.learned import step
 from tests.core.test_learner import NOTHING, SKIPPED, every_loss, random_groups
 from tests.repeats import first_quick
 
-WITH_SKIPPED = [
+GROUPS_WITH_SKIPPED = [
     *chain.from_iterable(zip(random_groups(40), [*SKIPPED, NOTHING] * 10, strict=True)),
     *random_groups(30, seed=2, widths=(5, 6)),
 ]
@@ -42,28 +42,30 @@ def together(learner, groups, size):
 @pytest.mark.parametrize("size", first_quick(3, 1, 200))
 def test_batches_learned_together_equal_batches_learned_one_by_one(loss, mode, scale, size):
     learner = Learner(loss=loss, label_mode=mode, scale=scale, learning_rate=0.01, l2=0.01)
-    assert together(learner, WITH_SKIPPED, size) == one_by_one(learner, WITH_SKIPPED, size)
+    assert together(learner, GROUPS_WITH_SKIPPED, size) == one_by_one(
+        learner, GROUPS_WITH_SKIPPED, size
+    )
 
 
 @pytest.mark.parametrize("most", [1, 100, 1_000])
 def test_number_of_batches_padded_together_does_not_change_results(monkeypatch, most):
     learner = Learner(scale="within_query", optimizer="adam")
-    expected = together(learner, WITH_SKIPPED, 3)
+    expected = together(learner, GROUPS_WITH_SKIPPED, 3)
     monkeypatch.setattr(groups_module, "_MOST_CELLS", most)
-    assert len(list(learner.batches(WITH_SKIPPED, 3))) > 1
-    assert together(learner, WITH_SKIPPED, 3) == expected
+    assert len(list(learner.batches(GROUPS_WITH_SKIPPED, 3))) > 1
+    assert together(learner, GROUPS_WITH_SKIPPED, 3) == expected
 
 
 def test_padded_batches_stay_within_the_cell_limit_unless_a_single_one_exceeds_it(monkeypatch):
     monkeypatch.setattr(groups_module, "_MOST_CELLS", 300)
-    for batches in Learner().batches(WITH_SKIPPED, 2):
+    for batches in Learner().batches(GROUPS_WITH_SKIPPED, 2):
         n_groups = sum(batch.n_groups for batch in batches)
         widest = max(batch.features.shape[2] for batch in batches)
         assert n_groups * widest * 4 <= 300 or len(batches) == 1
 
 
 def test_every_group_is_in_one_batch_and_skipped_ones_are_counted():
-    batches = list(chain.from_iterable(Learner().batches(WITH_SKIPPED, 4)))
+    batches = list(chain.from_iterable(Learner().batches(GROUPS_WITH_SKIPPED, 4)))
     assert [batch.n_groups for batch in batches] == [4] * 27 + [2]
     assert sum(batch.n_counted for batch in batches) == 70
 
@@ -71,7 +73,7 @@ def test_every_group_is_in_one_batch_and_skipped_ones_are_counted():
 @pytest.mark.parametrize("size", [1, 2])
 def test_groups_after_a_non_finite_group_are_not_learned_from(size):
     learner = Learner(scale="within_query")
-    groups = [*WITH_SKIPPED, BROKEN, *random_groups(10, seed=3)]
+    groups = [*GROUPS_WITH_SKIPPED, BROKEN, *random_groups(10, seed=3)]
     state, losses = together(learner, groups, size)
     assert state.frozen
     assert (state, losses) == one_by_one(learner, groups, size)

@@ -290,15 +290,15 @@ def test_promotion_also_needs_sample_and_age(rules, lacking):
 def test_a_guardrail_beyond_its_tolerance_prevents_promotion(worse_by, broken):
     rules = GateRules("m", {"other": 1 / 64}, **LOOSE)
     experiment = experiment_after(*wins(30, other=-worse_by), rules=rules)
-    said = verdict(experiment, rules)
-    assert said.lacking == (("guardrail other",) if broken else ())
-    assert said.status == ("undecided" if broken else "promoted")
+    result = verdict(experiment, rules)
+    assert result.lacking == (("guardrail other",) if broken else ())
+    assert result.status == ("undecided" if broken else "promoted")
 
 
 def test_a_guardrail_without_observations_prevents_promotion():
     rules = GateRules("m", {"b": 1.0, "a": 1.0}, **LOOSE)
-    said = verdict(experiment_after(*wins(30), rules=rules), rules)
-    assert said.lacking == ("guardrail a", "guardrail b")
+    result = verdict(experiment_after(*wins(30), rules=rules), rules)
+    assert result.lacking == ("guardrail a", "guardrail b")
 
 
 def test_evidence_that_was_lost_again_does_not_count():

@@ -13,16 +13,16 @@ PAGE = (Path(__file__).parents[2] / "docs" / "gate.md").read_text("utf-8")
 
 def test_the_example_has_the_documented_results():
     (block,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    names, said = {}, 0
+    names, n_checked = {}, 0
     for statement in ast.parse(block).body:
         code = ast.get_source_segment(block, statement)
         _, _, promised = block.splitlines()[statement.end_lineno - 1].partition("  # ")
         if isinstance(statement, ast.Expr):
             assert eval(code, names) == ast.literal_eval(promised)
-            said += 1
+            n_checked += 1
         else:
             exec(code, names)
-    assert said == 2
+    assert n_checked == 2
 
 
 def test_documented_defaults_equal_those_of_the_code():

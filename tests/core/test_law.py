@@ -23,7 +23,7 @@ from evaluator.core.join import join, open_queries
 from evaluator.core.measures import align
 from tests.oracle.checks import (
     check_end,
-    check_said,
+    check_outputs,
     check_same,
     check_state,
     check_world,
@@ -134,9 +134,9 @@ def check_crowd(seed: int) -> None:
         for run in runs:
             if task.watermark == PLUS_INFINITY:
                 for outputs in run.engine.finish():
-                    run.hear(outputs)
+                    run.add_outputs(outputs)
             check_state(run, task)
-            check_said(run, task)
+            check_outputs(run, task)
             check_same(runs[0], run)
 
 
@@ -192,7 +192,7 @@ def test_a_query_applies_at_most_a_thousand_judgments(batch):
         pass
     task = world.judge()
     check_state(run, task)
-    check_said(run, task)
+    check_outputs(run, task)
     tally = run.engine.tally()
     assert tally["judgments", "applied"] == 1_000
     assert tally["judgments", "over_limit"] == 3 + 1  # the last one is repeated, never applied

@@ -11,12 +11,12 @@ BY_MAX = {"grades_merge": "max"}
 CLICKS = {"grades_merge_by_source": (("click", "max"),)}
 
 
-def graded(*said, **rules):
+def graded(*entries, **rules):
     """The grade of candidate a after (timestamp, source, grade), in the order of the log."""
     task = Task("mrr", out_of_orderness_ms=1_000, **rules)
     judgments = [
         judgment({"a": grade}, at=at, name=f"j-{n}", source=source)
-        for n, (at, source, grade) in enumerate(said)
+        for n, (at, source, grade) in enumerate(entries)
     ]
     task.read([ranking("a b")], judgments)
     return task.last().grades.get("a")
@@ -30,9 +30,9 @@ def test_a_click_after_a_purchase_replaces_it_unless_the_largest_counts(rules, e
 
 
 def test_a_withdrawal_applies_to_earlier_grades_of_all_sources_only():
-    said = [(10, "click", 3), (20, "human", 2), (30, "click", None), (40, "click", 1)]
-    assert graded(*said, **BY_MAX) == 1
-    assert graded(*said[:3], **BY_MAX) is None
+    entries = [(10, "click", 3), (20, "human", 2), (30, "click", None), (40, "click", 1)]
+    assert graded(*entries, **BY_MAX) == 1
+    assert graded(*entries[:3], **BY_MAX) is None
     assert graded((10, "click", 3), (30, "click", 1), (20, "human", None), **BY_MAX) == 1
     assert graded((30, "click", None), (10, "click", 3), **BY_MAX) is None
 
@@ -46,8 +46,8 @@ def test_the_latest_source_wins_with_its_largest_grade():
 
 
 def test_an_out_of_order_withdrawal_leaves_the_largest_remaining_grade():
-    said = [(50, "click", 1), (40, "click", 2), (30, "click", 3), (35, "click", None)]
-    for order in itertools.permutations(said):
+    entries = [(50, "click", 1), (40, "click", 2), (30, "click", 3), (35, "click", None)]
+    for order in itertools.permutations(entries):
         assert graded(*order, **BY_MAX) == 2  # of 40 and 50
 
 

@@ -17,10 +17,10 @@ from tests.core.build import Task, judgment, ranking
 ORDER = "a b c d e f"
 
 
-def value(measure, grades, order=ORDER, *, scales=None, said=None, **settings):
-    """The value of a query; *said* has the members of the ranking beside the order."""
+def value(measure, grades, order=ORDER, *, scales=None, members=None, **settings):
+    """The value of a query; *members* has the members of the ranking beside the order."""
     task = Task(measure, scales=scales, **settings)
-    task.rank(ranking(order, at=1_000, **(said or {})))
+    task.rank(ranking(order, at=1_000, **(members or {})))
     task.judge(judgment(grades, at=1_001))
     return task.value()
 
@@ -174,23 +174,23 @@ TOPICS = {"a": ["x", "y"], "b": ["x"], "c": ["y"], "d": ["z"], "never": ["x", "y
 )
 def test_subtopic_measures_equal_values_computed_by_hand(measure, order, expected):
     grades = {"a": 1, "b": 2, "c": 1, "d": 1, "never": 0}
-    found = value(measure, grades, order, said={"subtopics": TOPICS})
+    found = value(measure, grades, order, members={"subtopics": TOPICS})
     assert found == pytest.approx(expected, abs=2**-41)
 
 
 def test_a_list_better_than_the_greedy_one_has_value_1():
     topics = {"c": ["x", "y"], "b": ["x", "z"], "a": ["y", "w"]}
     grades = dict.fromkeys("abc", 1)  # the greedy order takes c first, and b and a lose by it
-    assert value("alpha_ndcg@3", grades, "b a c", said={"subtopics": topics}) == 1
-    assert value("alpha_ndcg@3", grades, "c b a", said={"subtopics": topics}) == 1
-    assert value("alpha_ndcg@3", grades, "x c b a", said={"subtopics": topics}) < 1
+    assert value("alpha_ndcg@3", grades, "b a c", members={"subtopics": topics}) == 1
+    assert value("alpha_ndcg@3", grades, "c b a", members={"subtopics": topics}) == 1
+    assert value("alpha_ndcg@3", grades, "x c b a", members={"subtopics": topics}) < 1
 
 
 def test_the_greedy_order_recomputes_the_gain_of_each_candidate():
     topics = {"z": ["p", "q"], "y": ["p", "q"], "a": ["r", "s"]}
     grades = dict.fromkeys("zya", 1)  # z first, then a with 2; y adds 1 below z, 2 without it
     ideal = 2 + 2 / log2(3) + 1 / 2
-    found = value("alpha_ndcg@3", grades, "a", said={"subtopics": topics})
+    found = value("alpha_ndcg@3", grades, "a", members={"subtopics": topics})
     assert found == pytest.approx(2 / ideal, abs=2**-41)
 
 
@@ -222,9 +222,9 @@ def test_a_query_without_subtopics_lacks_their_values_only():
 
 
 def test_subtopics_of_irrelevant_candidates_give_0_and_not_no_value():
-    assert value("alpha_ndcg@5", {"a": 0}, said={"subtopics": TOPICS}) == 0
-    assert value("subtopic_recall@5", {"f": 1}, said={"subtopics": TOPICS}) == 0
-    assert value("subtopic_recall@5", {"a": 1}, said={"subtopics": {"a": [], "b": None}}) is None
+    assert value("alpha_ndcg@5", {"a": 0}, members={"subtopics": TOPICS}) == 0
+    assert value("subtopic_recall@5", {"f": 1}, members={"subtopics": TOPICS}) == 0
+    assert value("subtopic_recall@5", {"a": 1}, members={"subtopics": {"a": [], "b": None}}) is None
 
 
 def test_subtopics_of_judgments_win_and_merge_and_are_withdrawn_like_grades():
@@ -263,8 +263,8 @@ def test_an_early_judgment_keeps_its_subtopics():
 
 
 def test_a_gain_halves_with_every_half_life_in_the_list_and_in_the_ideal():
-    said = {"published_ms": [1_000 - 20, 1_000 - 10, 1_000, None, 2_000, 0]}
-    fresh = {"said": said, "freshness_half_life_ms": 10}
+    members = {"published_ms": [1_000 - 20, 1_000 - 10, 1_000, None, 2_000, 0]}
+    fresh = {"members": members, "freshness_half_life_ms": 10}
     # a: 3/4, b: 3/2, c: 1; the best order is b, c, a
     ideal = 3 / 2 + 1 / log2(3) + 3 / 4 / 2
     found = 3 / 4 + 3 / 2 / log2(3) + 1 / 2
@@ -296,13 +296,13 @@ def test_tiny_grades_give_no_value_above_1():
 
 
 def test_no_decay_for_unknown_or_later_publication_times():
-    said = {"published_ms": [None, 1_000 - 10, 5_000, 1_000, 1_000, 1_000]}
-    fresh = {"said": said, "freshness_half_life_ms": 10}
+    members = {"published_ms": [None, 1_000 - 10, 5_000, 1_000, 1_000, 1_000]}
+    fresh = {"members": members, "freshness_half_life_ms": 10}
     ideal = 1 + 1 / log2(3) + 1 / 2 + 1 / 2 / log2(5)
     grades = {"a": 1, "b": 1, "c": 1, "never": 1}
     found = 1 + 1 / 2 / log2(3) + 1 / 2
     assert value("ndcg", grades, **fresh) == pytest.approx(found / ideal, abs=2**-41)
-    assert value("ndcg", grades, said=said) == value("ndcg", grades)  # 0: no decay
+    assert value("ndcg", grades, members=members) == value("ndcg", grades)  # 0: no decay
 
 
 # Judged only

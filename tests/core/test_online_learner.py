@@ -35,11 +35,11 @@ from evaluator.core.online.training import (
 )
 from evaluator.core.promotion.source_weights import SourceRule, SourceWeights
 from tests.core.learned import (
+    INTERVAL_MS,
     MATURITY_MS,
     N_TASKS,
     NAMES,
     TRUTH,
-    TURN_MS,
     interleaved,
     numbered,
     parts,
@@ -62,8 +62,8 @@ def all_intervals():
     return run(WORLD, rules())
 
 
-def statuses(turned):
-    return [release.status for release in releases(turned)]
+def statuses(results_by_interval):
+    return [release.status for release in releases(results_by_interval)]
 
 
 def ndcg_of(weights, queries):
@@ -105,20 +105,20 @@ def test_chunk_size_does_not_change_results(monkeypatch):
 @pytest.mark.slow(alone=False)
 def test_a_successor_continues_with_equal_results_from_any_interval():
     assert len(all_intervals()) > 5
-    for place, turned in enumerate(all_intervals()[:-1]):
-        state = json.loads(json.dumps(turned.state))
+    for place, interval in enumerate(all_intervals()[:-1]):
+        state = json.loads(json.dumps(interval.state))
         successor = OnlineLearner(rules(), n_tasks=N_TASKS, state=state)
-        said = [
+        results = [
             each for batch in interleaved(WORLD, Random(place)) for each in successor.receive(batch)
         ]
-        assert [*said, *successor.end()] == all_intervals()[place + 1 :]
+        assert [*results, *successor.end()] == all_intervals()[place + 1 :]
 
 
 def test_a_state_goes_through_json_unchanged():
-    for turned in all_intervals():
-        state = json.loads(json.dumps(turned.state))
+    for interval in all_intervals():
+        state = json.loads(json.dumps(interval.state))
         again = OnlineLearner(rules(), n_tasks=N_TASKS, state=state).state()
-        assert json.dumps(again) == json.dumps(turned.state)
+        assert json.dumps(again) == json.dumps(interval.state)
 
 
 # --- learning and promotion ---------------------------------------------------------------------
@@ -181,9 +181,9 @@ def served_at_best():
 
 @pytest.mark.slow(alone=False)
 def test_the_served_order_is_the_baseline_until_there_is_a_champion(untested):
-    said = statuses(run(served_at_best(), rules()))
-    assert "promoted" not in said
-    assert "rejected" in said
+    published = statuses(run(served_at_best(), rules()))
+    assert "promoted" not in published
+    assert "rejected" in published
 
 
 @pytest.mark.slow(alone=False)
@@ -263,9 +263,9 @@ def test_a_guardrail_prevents_a_promotion():
 
 def test_a_gate_cools_down_between_experiments():
     resting = run(WORLD, rules(gate={"cool_down_ms": 200_000}))
-    said = releases(resting)
+    published = releases(resting)
     ends = [each.now_ms for each in resting if any(r.status == "promoted" for r in each.releases)]
-    starts = [release.from_ms for release in said if release.status == "challenger"]
+    starts = [release.from_ms for release in published if release.status == "challenger"]
     assert all(start >= end + 200_000 for end, start in zip(ends, starts[1:], strict=False))
     assert len(starts) < statuses(all_intervals()).count("challenger") or len(starts) == 2
 
@@ -273,14 +273,16 @@ def test_a_gate_cools_down_between_experiments():
 def test_an_experiment_without_a_difference_ends_by_age_so_that_later_weights_are_tried():
     gate = {"max_age_ms": 180_000, "min_traces": 1 << 40}
     intervals = run(WORLD, rules(gate=gate))
-    said = releases(intervals)
-    assert [each.status for each in said[:3]] == ["challenger", "rejected", "challenger"]
-    tried, ended = said[:2]
+    published = releases(intervals)
+    assert [each.status for each in published[:3]] == ["challenger", "rejected", "challenger"]
+    tried, ended = published[:2]
     assert (ended.reason, ended.of_version) == ("undecided", tried.version)
     assert ended.evidence["traces"] > 0
     (at,) = [i for i, each in enumerate(intervals) if ended in each.releases]
     # the end of the interval that makes the experiment 180 s old or more, and no earlier one
-    ends_ms = [(each.now_ms - MATURITY_MS) // TURN_MS * TURN_MS + TURN_MS for each in intervals]
+    ends_ms = [
+        (each.now_ms - MATURITY_MS) // INTERVAL_MS * INTERVAL_MS + INTERVAL_MS for each in intervals
+    ]
     assert ends_ms[at - 1] - tried.from_ms < 180_000 <= ends_ms[at] - tried.from_ms
     of_model = intervals[at].state["models"][0]
     assert of_model["last_experiment"] == [tried.version, "rejected", "undecided"]
@@ -296,8 +298,8 @@ def test_an_experiment_whose_features_no_longer_occur_ends_by_age():
         query._replace(feature_names=OTHERS) if i >= 300 else query for i, query in enumerate(WORLD)
     ]
     gate = {"max_age_ms": 180_000, "min_traces": 1 << 40}
-    said = releases(run(queries, rules(gate=gate)))
-    assert ("rejected", "undecided") in [(each.status, each.reason) for each in said]
+    published = releases(run(queries, rules(gate=gate)))
+    assert ("rejected", "undecided") in [(each.status, each.reason) for each in published]
 
 
 @pytest.mark.parametrize("part", repeated(10, quick=1))
@@ -310,9 +312,9 @@ def test_an_equal_challenger_is_not_promoted(part, untested):
             ids = list(query.candidate_ids)
             random.shuffle(ids)
             queries.append(query._replace(grades={ids[0]: 2.0, ids[1]: 1.0}))
-        said = statuses(run(queries, rules(initial_weights=(0.1, 0.2, 0.3))))
-        assert said[:2] == ["initial", "challenger"]
-        assert "promoted" not in said
+        published = statuses(run(queries, rules(initial_weights=(0.1, 0.2, 0.3))))
+        assert published[:2] == ["initial", "challenger"]
+        assert "promoted" not in published
 
 
 def test_the_scale_changes_only_when_a_challenger_is_frozen():
@@ -361,7 +363,7 @@ def test_at_most_so_many_queries_of_an_interval_are_bet_on(monkeypatch):
 WORSE = (1.0, -1.8, 0.5)
 
 
-def under_attack(seed):
+def attacked(seed):
     """Of twenty queries, only the one most favourable to WORSE is judged."""
     queries = world(seed, 5_000, noise=0.1)
     for first in range(0, len(queries), 20):
@@ -385,7 +387,7 @@ def places_won(query, candidate):
     return truth.index(candidate) - worse.index(candidate)
 
 
-def trying_the_worse(made):
+def trying_worse_weights(made):
     """A leader that tries WORSE from the start against the truth."""
     leader = OnlineLearner(made, n_tasks=N_TASKS)
     model_learner = leader.model_learners["m"] = ModelLearner("m", version=2)
@@ -396,20 +398,22 @@ def trying_the_worse(made):
     return leader
 
 
-def experiment_of_the_worse(queries, trust):
+def experiment_with_worse_weights(queries, trust):
     """The outcome for WORSE."""
-    leader = trying_the_worse(rules(source_weights=trust, learner=Learner(learning_rate=1e-12)))
-    turned = [each for batch in interleaved(queries, Random(1)) for each in leader.receive(batch)]
-    ends = [r for r in releases([*turned, *leader.end()]) if r.of_version == 2]
+    leader = trying_worse_weights(rules(source_weights=trust, learner=Learner(learning_rate=1e-12)))
+    results_by_interval = [
+        each for batch in interleaved(queries, Random(1)) for each in leader.receive(batch)
+    ]
+    ends = [r for r in releases([*results_by_interval, *leader.end()]) if r.of_version == 2]
     return ends[0].status if ends else "undecided"
 
 
 @pytest.mark.parametrize("seed", repeated(3, quick=0))
 def test_capped_unlisted_sources_cannot_promote_worse_weights(seed):
-    queries = under_attack(seed)
+    queries = attacked(seed)
     capped = SourceWeights({"human": SourceRule()}, SourceRule(max_share=0.01))
-    assert experiment_of_the_worse(queries, None) == "promoted"
-    assert experiment_of_the_worse(queries, capped) != "promoted"
+    assert experiment_with_worse_weights(queries, None) == "promoted"
+    assert experiment_with_worse_weights(queries, capped) != "promoted"
 
 
 def test_judgments_of_weight_0_are_not_learned_from():
@@ -447,7 +451,7 @@ def test_a_trace_and_a_query_count_once_in_an_experiment(same, n_counted):
         grades = {name: random.choice((0.0, 1.0, 2.0)) for name in own["candidate_ids"]}
         queries.append(settled_query(i, random, **{**own, "grades": grades}))
     records = [record for part in parts(numbered(queries)) for record in part]
-    first_interval, *_ = trying_the_worse(made).receive(records)
+    first_interval, *_ = trying_worse_weights(made).receive(records)
     state = json.loads(json.dumps(first_interval.state))
     (model,) = state["models"]
     assert view_of(ModelLearner.load(model), made).n_traces == min(n_counted, 60)
@@ -479,12 +483,12 @@ def with_others(those):
 
 @pytest.mark.slow(alone=False)
 def test_changed_features_freeze_learning_and_the_reason_names_the_first_query():
-    turned = run(with_others(lambda i: i >= 400), rules())
-    frozen = [release for release in releases(turned) if release.status == "frozen"]
+    results_by_interval = run(with_others(lambda i: i >= 400), rules())
+    frozen = [release for release in releases(results_by_interval) if release.status == "frozen"]
     assert len(frozen) == 1
     assert "phi_x from t-450, n-0 on" in frozen[0].reason  # the 501st
-    assert turned[-1].state["models"][0]["learner"]["updates"] == frozen[0].updates
-    assert statuses(turned)[-1] != "challenger"
+    assert results_by_interval[-1].state["models"][0]["learner"]["updates"] == frozen[0].updates
+    assert statuses(results_by_interval)[-1] != "challenger"
 
 
 @pytest.mark.slow(alone=False)
@@ -505,7 +509,8 @@ def test_queries_with_other_features_are_excluded_and_counted_by_their_hash():
         query._replace(grades={}) if i % 5 == 2 else query for i, query in enumerate(long_world())
     ]
     learners = [
-        turned[-1].state["models"][0]["learner"] for turned in (some, run(without, rules()))
+        results_by_interval[-1].state["models"][0]["learner"]
+        for results_by_interval in (some, run(without, rules()))
     ]
     assert learners[0] == learners[1]
 
@@ -518,11 +523,11 @@ def test_invalid_training_data_are_excluded_and_counted():
         else query
         for i, query in enumerate(long_world())
     ]
-    turned, others = run(odd, rules()), run(with_others(lambda i: i % 5 == 2), rules())
-    model, other = (each[-1].state["models"][0] for each in (turned, others))
+    results_by_interval, others = run(odd, rules()), run(with_others(lambda i: i % 5 == 2), rules())
+    model, other = (each[-1].state["models"][0] for each in (results_by_interval, others))
     assert model["unusable"] == [other["unusable"][0], {"invalid": 280}, 1_400]
     assert model["learner"] == other["learner"]
-    assert "frozen" not in statuses(turned)
+    assert "frozen" not in statuses(results_by_interval)
     most = [
         query._replace(invalid_training_data=i % 2 == 1 or i == 1_002)
         for i, query in enumerate(long_world())
@@ -539,8 +544,8 @@ def test_at_most_half_of_the_last_queries_may_have_other_features():
 
 
 def test_a_first_query_with_other_features_does_not_fix_the_feature_names():
-    turned = run(with_others(lambda i: i == 0), rules(learning_interval_ms=3_600_000))
-    state = turned[-1].state["models"][0]
+    results_by_interval = run(with_others(lambda i: i == 0), rules(learning_interval_ms=3_600_000))
+    state = results_by_interval[-1].state["models"][0]
     assert state["feature_names"] == list(NAMES)
     assert state["learner"]["frozen"] == ""
     assert state["learner"]["updates"] > 0
@@ -580,9 +585,9 @@ def new_epoch_after(names):
 @pytest.mark.slow(alone=False)
 def test_a_new_epoch_with_new_features_tries_weights_against_the_served_order():
     """The live weights have no value on any query, so nothing could ever be better than them."""
-    _, said = model_after(ordinary_world(), rules(), **new_epoch_after(OTHERS))
-    assert [each.status for each in said][:2] == ["challenger", "promoted"]
-    assert said[1].feature_names == NAMES
+    _, published = model_after(ordinary_world(), rules(), **new_epoch_after(OTHERS))
+    assert [each.status for each in published][:2] == ["challenger", "promoted"]
+    assert published[1].feature_names == NAMES
 
 
 @pytest.mark.slow(alone=False)
@@ -590,11 +595,11 @@ def test_a_first_query_of_a_new_epoch_does_not_fix_the_feature_names():
     """A change of settings, a gap and `forget` keep the version and the live weights."""
     made = rules(learning_interval_ms=3_600_000)
     of = {**new_epoch_after(NAMES), "reads_again": True}
-    model, said = model_after(with_first(feature_names=OTHERS), made, **of)
+    model, published = model_after(with_first(feature_names=OTHERS), made, **of)
     assert (model["feature_names"], model["epoch"]) == (list(NAMES), 1)
     assert model["learner"]["frozen"] == ""
     assert model["learner"]["updates"] > 0
-    assert "frozen" not in [each.status for each in said]
+    assert "frozen" not in [each.status for each in published]
     of_champion = np.corrcoef(snapshot_of(model), TRUTH)[0, 1]
     assert of_champion > 0.99  # it has continued from the live weights: 119 queries are left
 
@@ -607,9 +612,9 @@ def snapshot_of(model):
 @pytest.mark.slow(alone=False)
 def test_a_first_query_does_not_fix_the_names_of_initial_weights():
     """They are live under these names, until 501 queries have had others."""
-    model, said = model_after(with_others(lambda i: i == 0), rules(initial_weights=TRUTH))
+    model, published = model_after(with_others(lambda i: i == 0), rules(initial_weights=TRUTH))
     assert model["learner"]["frozen"] == ""
-    initial = [each for each in said if each.status == "initial"]
+    initial = [each for each in published if each.status == "initial"]
     assert [each.feature_names for each in initial] == [OTHERS, NAMES]
     assert (initial[1].weights, initial[1].from_ms) == (TRUTH, 0)
     assert [each[3] for each in model["champions"]] == [NAMES]
@@ -620,12 +625,12 @@ def test_a_first_query_with_more_features_than_initial_weights_is_excluded():
     wide = np.zeros((5, 4))
     odd = {"feature_names": (*NAMES, "phi_d"), "features": wide}
     made = rules(initial_weights=TRUTH)
-    model, said = model_after(with_first(**odd), made, reads_again=True)
+    model, published = model_after(with_first(**odd), made, reads_again=True)
     assert model["unusable"][2] == 620
     assert sum(model["unusable"][1].values()) == 1
     without, _ = model_after(with_first(grades={}), made)
     assert model["learner"] == without["learner"]
-    assert (said[0].status, said[0].feature_names) == ("initial", NAMES)
+    assert (published[0].status, published[0].feature_names) == ("initial", NAMES)
 
 
 @pytest.mark.slow(alone=False)
@@ -634,11 +639,11 @@ def test_initial_weights_that_do_not_fit_most_queries_freeze_learning(n_of_other
     """Also after one query that they would be for, and live weights are not changed."""
     made = rules(initial_weights=(*TRUTH, 0.0))
     odd = {"feature_names": (*NAMES, "phi_d"), "features": np.zeros((5, 4))}
-    model, said = model_after(with_first(**(odd if n_of_others else {})), made)
+    model, published = model_after(with_first(**(odd if n_of_others else {})), made)
     assert model["learner"]["frozen"] == "initial_weights are 4, features 3"
-    assert [each.status for each in said] == ["initial"] * n_of_others + ["frozen"]
-    few, said = model_after(ordinary_world()[:500], made)
-    assert (few["learner"], said) == (None, [])
+    assert [each.status for each in published] == ["initial"] * n_of_others + ["frozen"]
+    few, published = model_after(ordinary_world()[:500], made)
+    assert (few["learner"], published) == (None, [])
 
 
 @pytest.mark.slow(alone=False)
@@ -647,8 +652,8 @@ def test_initial_weights_stay_live_when_features_change_later():
     made = rules(initial_weights=TRUTH, gate={"min_traces": 10_000}, learning_interval_ms=300_000)
     calm = [q._replace(grades={}) for q in long_world()]  # nothing is tried
     queries = [q._replace(feature_names=OTHERS) if i >= 600 else q for i, q in enumerate(calm)]
-    model, said = model_after(queries, made)
-    assert [each.status for each in said] == ["initial", "frozen"]
+    model, published = model_after(queries, made)
+    assert [each.status for each in published] == ["initial", "frozen"]
     assert "they were phi_a, phi_b, phi_c" in model["learner"]["frozen"]
 
 
@@ -660,9 +665,9 @@ def test_frozen_learning_does_not_restart():
         for i, query in enumerate(ordinary_world())
     ]
     made = rules(learning_interval_ms=3_600_000)
-    model, said = model_after(queries, made, reads_again=True)
+    model, published = model_after(queries, made, reads_again=True)
     assert "label_mode = sum" in model["learner"]["frozen"]
-    assert [each.status for each in said] == ["frozen"]
+    assert [each.status for each in published] == ["frozen"]
 
 
 def test_kinds_of_unusable_queries_are_bounded():
@@ -709,7 +714,10 @@ def test_queries_that_overflow_are_excluded_and_counted():
     without = [
         query._replace(grades={}) if 300 <= i < 310 else query for i, query in enumerate(WORLD)
     ]
-    states = [turned[-1].state["models"][0] for turned in (some, run(without, rules()))]
+    states = [
+        results_by_interval[-1].state["models"][0]
+        for results_by_interval in (some, run(without, rules()))
+    ]
     assert states[0]["learner"] == states[1]["learner"]
     recent, counts, _ = states[0]["unusable"]
     assert counts == {OVERFLOW: 10}
@@ -772,9 +780,9 @@ def test_queries_whose_grades_overflow_are_excluded():
     learner = Learner(scale="within_query", label_mode="sum")
     seen = [query._replace(propensities=[0.5] * 5) for query in WORLD]
     seen[300] = seen[300]._replace(propensities=[1e-320] * 5)
-    turned = run(seen, rules(learner=learner))
-    assert turned[-1].state["models"][0]["unusable"][1] == {OVERFLOW: 1}
-    assert "frozen" not in statuses(turned)
+    results_by_interval = run(seen, rules(learner=learner))
+    assert results_by_interval[-1].state["models"][0]["unusable"][1] == {OVERFLOW: 1}
+    assert "frozen" not in statuses(results_by_interval)
 
 
 def test_no_group_of_a_batch_that_overflows_is_learned_from():
@@ -828,28 +836,30 @@ def clicked(those, **changes):
 def test_clicks_without_propensities_are_excluded_and_counted():
     """One of them ends nothing, and none is learned from."""
     some = clicked(lambda i: i % 3 == 0)
-    model, said = model_after(some, rules(**IMPLICIT))
-    assert "frozen" not in [each.status for each in said]
+    model, published = model_after(some, rules(**IMPLICIT))
+    assert "frozen" not in [each.status for each in published]
     assert model["unusable"][1] == {PROPENSITIES: 207}
     unjudged = clicked(lambda i: i % 3 == 0, grades={})
     without, expected = model_after(unjudged, rules(learner=IMPLICIT["learner"]))
     assert model["learner"] == without["learner"]
     # nor are they bet on: the same is published but for the numbers of judgments
-    assert [each.evidence for each in said] == [each.evidence for each in expected]
-    assert "promoted" in [each.status for each in said]
+    assert [each.evidence for each in published] == [each.evidence for each in expected]
+    assert "promoted" in [each.status for each in published]
 
 
 @pytest.mark.slow(alone=False)
 def test_learning_freezes_when_most_queries_have_clicks_without_propensities():
-    model, said = model_after(clicked(lambda i: True), rules(**IMPLICIT), reads_again=True)
-    assert [each.status for each in said] == ["frozen"]
+    model, published = model_after(clicked(lambda i: True), rules(**IMPLICIT), reads_again=True)
+    assert [each.status for each in published] == ["frozen"]
     frozen = model["learner"]["frozen"]
     assert "judgments of click are implicit, and the ranking of t-250, n-0 has no" in frozen
-    proposing, said = model_after(clicked(lambda i: True), rules(mode="propose", **IMPLICIT))
+    proposing, published = model_after(clicked(lambda i: True), rules(mode="propose", **IMPLICIT))
     assert proposing["unusable"][1] == {}
-    weighed, said = model_after(clicked(lambda i: True, propensities=[0.5] * 5), rules(**IMPLICIT))
+    weighed, published = model_after(
+        clicked(lambda i: True, propensities=[0.5] * 5), rules(**IMPLICIT)
+    )
     assert weighed["unusable"][1] == {}
-    assert "promoted" in [each.status for each in said]
+    assert "promoted" in [each.status for each in published]
 
 
 @pytest.mark.slow(alone=False)
@@ -879,10 +889,10 @@ def test_propensities_require_label_mode_sum():
 def test_a_rollback_is_a_new_epoch_with_old_weights():
     made = rules()
     leader = OnlineLearner(made, n_tasks=N_TASKS)
-    turned = []
+    results_by_interval = []
     for batch in interleaved(WORLD, Random(2)):
-        turned += leader.receive(batch)
-        if "promoted" in statuses(turned) and "m" in leader.model_learners:
+        results_by_interval += leader.receive(batch)
+        if "promoted" in statuses(results_by_interval) and "m" in leader.model_learners:
             break
     leader.accept_command("m", Command(5, "roll_back", "an operator's", (9.0, 8.0, 7.0), NAMES))
     after = leader.end()
@@ -924,24 +934,24 @@ def test_a_view_has_both_rankers_and_the_evidence():
 
 
 def test_a_view_shows_the_end_of_the_last_interval_as_for_a_successor():
-    leader, turned = OnlineLearner(rules(), n_tasks=N_TASKS), list[IntervalResult]()
+    leader, results_by_interval = OnlineLearner(rules(), n_tasks=N_TASKS), list[IntervalResult]()
     for batch in interleaved(WORLD, Random(2)):
         now = leader.receive(batch)
-        turned += now
+        results_by_interval += now
         if now:
             successor = OnlineLearner(rules(), n_tasks=N_TASKS, state=now[-1].state)
             assert leader.views() == successor.views()
             assert now[-1].sums == successor.sums()
-        elif turned:
+        elif results_by_interval:
             [view] = leader.views()
-            assert view.loss == turned[-1].state["models"][0]["loss"]
+            assert view.loss == results_by_interval[-1].state["models"][0]["loss"]
 
 
 def test_the_loss_is_the_mean_over_the_counted_groups_of_the_interval():
     made = rules(learner=Learner(), batch_queries=4)
     queries = numbered([settled_query(i, Random(i)) for i in range(10)])
     queries[3] = queries[3]._replace(grades={})  # not judged: it changes nothing
-    [turned] = run(queries, made)
+    [interval] = run(queries, made)
     state, losses = made.learner.start((0.0, 0.0, 0.0)), list[float]()
     for first in (0, 4, 8):
         groups = [
@@ -951,13 +961,13 @@ def test_the_loss_is_the_mean_over_the_counted_groups_of_the_interval():
         state, more = step(made.learner, state, padded(groups, 3))
         losses += more
     assert len(losses) == 9
-    assert turned.state["models"][0]["loss"] == pytest.approx(sum(losses) / 9)
+    assert interval.state["models"][0]["loss"] == pytest.approx(sum(losses) / 9)
     assert losses[0] == pytest.approx(math.log(5))  # of five candidates that all score 0
 
 
 def test_changed_rules_keep_live_weights_and_begin_a_new_epoch():
-    turned = next(each for each in all_intervals() if each.state["models"][0]["champions"])
-    state = json.loads(json.dumps(turned.state))
+    interval = next(each for each in all_intervals() if each.state["models"][0]["champions"])
+    state = json.loads(json.dumps(interval.state))
     made = rules(learner=Learner(learning_rate=0.5))
     successor = OnlineLearner(made, n_tasks=N_TASKS, state=state, new_epoch=True)
     model_learner = successor.model_learners["m"]
@@ -983,10 +993,10 @@ def test_models_are_learned_separately():
         for query in world(8, 700)
     ]
     both = numbered([*(query._replace(n=-1) for query in WORLD), *other])
-    turned = run(both, rules(), random)
-    assert {release.model for release in releases(turned)} == {"m", "other"}
+    results_by_interval = run(both, rules(), random)
+    assert {release.model for release in releases(results_by_interval)} == {"m", "other"}
     alone = [r._replace(ranges={}) for r in releases(all_intervals())]
-    assert [r._replace(ranges={}) for r in releases(turned) if r.model == "m"] == alone
+    assert [r._replace(ranges={}) for r in releases(results_by_interval) if r.model == "m"] == alone
 
 
 def test_models_beyond_the_limit_are_counted_and_ignored(monkeypatch):

@@ -106,6 +106,6 @@ def test_a_repeated_n_with_a_later_settled_time_raises():
     mine = [query for query in WORLD if query.task == 0]
     merge = OrderedMerge(1, {0: TaskProgress(2, mine[1].settled_time_ms)})
     merge.add(mine[0])
-    with pytest.raises(SettledGap, match="n = 0 again, at a later time than n = 1") as told:
+    with pytest.raises(SettledGap, match="n = 0 again, at a later time than n = 1") as raised:
         merge.add(mine[0]._replace(settled_time_ms=mine[1].settled_time_ms + 1))
-    assert told.value.query.n == 0
+    assert raised.value.query.n == 0

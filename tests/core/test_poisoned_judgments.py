@@ -49,8 +49,11 @@ def flooded(n, per_query):
 def run_of(queries, **changes):
     """The releases, and the leader at the end."""
     leader = OnlineLearner(rules(gate=GATE, **changes), n_tasks=N_TASKS)
-    turned = [*leader.receive(record for part in parts(queries) for record in part), *leader.end()]
-    return releases(turned), leader
+    intervals = [
+        *leader.receive(record for part in parts(queries) for record in part),
+        *leader.end(),
+    ]
+    return releases(intervals), leader
 
 
 @pytest.mark.slow
@@ -64,9 +67,9 @@ def test_a_flooding_source_with_a_capped_share_promotes_nothing():
     ]
     assert (ndcg_of(TRUTH), ndcg_of(promoted.weights)) == pytest.approx((0.97, 0.45), abs=0.01)
     capped = SourceWeights({"human": SourceRule(), "click": SourceRule(max_share=0.3)})
-    said, _ = run_of(queries, source_weights=capped, **of)
-    assert "promoted" not in [each.status for each in said]
-    rejected = [each for each in said if each.status == "rejected" and not each.reason]
+    published, _ = run_of(queries, source_weights=capped, **of)
+    assert "promoted" not in [each.status for each in published]
+    rejected = [each for each in published if each.status == "rejected" and not each.reason]
     assert [ndcg_of(each.weights) for each in rejected] == pytest.approx([0.45], abs=0.01)
     assert rejected[0].evidence["mean_difference"] < -0.2
 
@@ -82,8 +85,8 @@ def test_a_weighted_source_that_turns_bad_is_learned_from_until_a_rollback():
         ]
     )
     trust = SourceWeights({"human": SourceRule()})
-    said, leader = run_of(queries, source_weights=trust)
-    live = [each for each in said if each.status == "promoted"]
+    published, leader = run_of(queries, source_weights=trust)
+    live = [each for each in published if each.status == "promoted"]
     assert [ndcg_of(each.weights) for each in live] == pytest.approx([0.97, 0.45], abs=0.01)
     turned_ms = 700_000 + MATURITY_MS  # when the first of the bad grades settles
     assert live[1].from_ms - turned_ms >= GATE["min_age_ms"]

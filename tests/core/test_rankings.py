@@ -10,7 +10,7 @@ from evaluator.wire.messages.codec import decode_rankings
 from evaluator.wire.records import Records
 from tests.core.build import Task, heartbeat, judgment, ranking, units
 
-KEY_TAKEN_MS = 1_000 + 50 + 10  # retention + remember + early, as the tasks here have them
+KEY_RESERVED_MS = 1_000 + 50 + 10  # retention + remember + early, as the tasks here have them
 
 
 # Keys
@@ -65,7 +65,7 @@ def test_every_list_keeps_its_order_in_a_batch_with_repeated_keys():
 
 
 @pytest.mark.parametrize(
-    ("again", "outcome"), [(KEY_TAKEN_MS, "duplicate"), (KEY_TAKEN_MS + 1, "started")]
+    ("again", "outcome"), [(KEY_RESERVED_MS, "duplicate"), (KEY_RESERVED_MS + 1, "started")]
 )
 @pytest.mark.parametrize("at_once", [True, False])
 def test_a_key_is_reserved_for_key_reserved_ms_inclusive(again, outcome, at_once):
@@ -83,16 +83,16 @@ def test_a_duplicate_or_conflicting_ranking_extends_the_reservation_of_its_key(e
     task = Task(expire=expire)
     task.rank(ranking("a b"))
     task.rank(ranking(first_word, at=700))
-    task.beat(KEY_TAKEN_MS + 1)
-    task.rank(ranking("a b", at=KEY_TAKEN_MS + 1))
+    task.beat(KEY_RESERVED_MS + 1)
+    task.rank(ranking("a b", at=KEY_RESERVED_MS + 1))
     assert task.count("queries", "started") == 1
-    task.rank(ranking("a b", at=2 * KEY_TAKEN_MS + 1))
+    task.rank(ranking("a b", at=2 * KEY_RESERVED_MS + 1))
     assert task.count("queries", "started") == 1
-    task.rank(ranking("a b", at=3 * KEY_TAKEN_MS + 2))
+    task.rank(ranking("a b", at=3 * KEY_RESERVED_MS + 2))
     assert task.count("queries", "started") == 2
 
 
-@pytest.mark.parametrize(("watermark", "started"), [(KEY_TAKEN_MS, 1), (KEY_TAKEN_MS + 1, 2)])
+@pytest.mark.parametrize(("watermark", "started"), [(KEY_RESERVED_MS, 1), (KEY_RESERVED_MS + 1, 2)])
 def test_a_key_is_reserved_while_a_ranking_in_its_time_can_still_arrive(watermark, started):
     task = Task()
     task.rank(ranking("a b"))
@@ -104,9 +104,9 @@ def test_a_key_is_reserved_while_a_ranking_in_its_time_can_still_arrive(watermar
 def test_a_key_with_an_extended_reservation_is_released_finally():
     task = Task()
     task.rank(ranking("a b"), ranking("a b", at=700))
-    task.beat(700 + KEY_TAKEN_MS)
+    task.beat(700 + KEY_RESERVED_MS)
     assert len(task.engine._queries.table) == 1
-    task.beat(700 + KEY_TAKEN_MS + 1)
+    task.beat(700 + KEY_RESERVED_MS + 1)
     assert len(task.engine._queries.table) == 0
 
 

@@ -13,7 +13,7 @@ from evaluator.core.measures import MISSING
 from tests.core.build import Task, heartbeat, judgment, malformed, ranking, units
 
 ZERO = {"silence": "zero"}
-SOMEBODY = judgment({"x": 1}, at=50, trace="somebody else")
+OTHER_JUDGMENT = judgment({"x": 1}, at=50, trace="somebody else")
 
 
 def settled(shown, *judgments, measures="ndcg_linear@10,mrr,judged@2", **settings):
@@ -39,7 +39,7 @@ def test_exposed_candidates_without_a_grade_get_0_and_the_others_none():
 
 
 def test_a_query_without_any_grade_is_silent_and_its_value_is_0():
-    task, query = settled(ranking("a b c", exposed=2), SOMEBODY)
+    task, query = settled(ranking("a b c", exposed=2), OTHER_JUDGMENT)
     assert (query.silent, query.grades) == (True, {"a": 0, "b": 0})
     assert query.units == units(0, 0, 2 / 2)
     assert task.count("queries", "settled_silent") == 1
@@ -90,26 +90,26 @@ def test_a_withdrawn_grade_counts_as_never_given():
 
 
 def test_an_empty_list_with_exposure_is_silent_and_without_it_unjudged():
-    _, query = settled(ranking("", exposed=0), SOMEBODY)
+    _, query = settled(ranking("", exposed=0), OTHER_JUDGMENT)
     assert (query.silent, query.grades) == (True, {})
     assert query.units == units(0, 0, 0)
-    _, query = settled(ranking(""), SOMEBODY)
+    _, query = settled(ranking(""), OTHER_JUDGMENT)
     assert (query.silent, query.grades, query.units) == (False, {}, None)
-    _, query = settled(ranking("a b"), SOMEBODY)
+    _, query = settled(ranking("a b"), OTHER_JUDGMENT)
     assert (query.silent, query.grades, query.units) == (False, {}, None)
 
 
 def test_exposure_of_a_repeated_candidate_is_that_of_its_best_rank():
     shown = ranking("a b a", scores=[1, 2, 3], exposed=[True, False, False])
-    _, query = settled(shown, SOMEBODY)
+    _, query = settled(shown, OTHER_JUDGMENT)
     assert (query.silent, query.grades) == (False, {})
     shown = ranking("a b a", scores=[1, 2, 3], exposed=[False, False, True])
-    _, query = settled(shown, SOMEBODY)
+    _, query = settled(shown, OTHER_JUDGMENT)
     assert query.grades == {"a": 0}
 
 
 def test_a_click_after_maturity_corrects_the_running_value_only():
-    task, query = settled(ranking("a b", exposed=2), SOMEBODY, judgment({"a": 1}, at=150))
+    task, query = settled(ranking("a b", exposed=2), OTHER_JUDGMENT, judgment({"a": 1}, at=150))
     assert query.silent
     assert task.total("settled", "mrr") == (1, 0)
     assert task.total("running", "mrr") == (1, 1)
@@ -131,9 +131,9 @@ def test_click_rates_are_shares_of_exposed_candidates_at_the_first_ranks():
 
 
 def test_a_silent_query_is_abandoned_and_one_without_exposure_has_no_value():
-    _, query = settled(ranking("a b", exposed=1), SOMEBODY, measures="ctr@2,abandoned")
+    _, query = settled(ranking("a b", exposed=1), OTHER_JUDGMENT, measures="ctr@2,abandoned")
     assert query.units == units(0 / 1, 1)
-    _, query = settled(ranking("", exposed=0), SOMEBODY, measures="ctr@2,abandoned")
+    _, query = settled(ranking("", exposed=0), OTHER_JUDGMENT, measures="ctr@2,abandoned")
     assert query.units == [MISSING, *units(1)]
     _, query = settled(ranking("a b"), judgment({"a": 1}, at=5), measures="ctr@2,abandoned")
     assert query.units == [MISSING, MISSING]
@@ -175,7 +175,7 @@ def test_gaps_that_can_no_longer_be_queried_are_dropped():
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"measures": ("mrr", "ctr@5")}, "ctr@5 needs exposed candidates, and silence is unjudg"),
         ({"measures": ("abandoned",)}, "Set silence to zero"),
@@ -190,8 +190,8 @@ def test_gaps_that_can_no_longer_be_queried_are_dropped():
         ),
     ],
 )
-def test_exposure_measures_are_refused_where_unsupported(settings, words):
-    with pytest.raises(ConfigError, match=words):
+def test_exposure_measures_are_refused_where_unsupported(settings, message):
+    with pytest.raises(ConfigError, match=message):
         measure_set(Settings(**settings))
 
 

@@ -112,18 +112,18 @@ def test_the_best_grade_is_that_of_the_measures():
 @pytest.mark.slow
 def test_a_feature_of_the_querys_own_judgment_gives_no_advantage():
     queries = described_world(oracle)
-    told = learned(History(), judged(queries))
-    leaked = [with_rates(featured(query, HashedNgrams()), told) for query in queries]
+    table = learned(History(), judged(queries))
+    leaked = [with_rates(featured(query, HashedNgrams()), table) for query in queries]
     assert ndcg_of(leaked, (0.0, 1.0, 0.0, 0.0)) == 1.0
 
     made = rules(offline_ranking=Watching(), initial_weights=(0.0, 1.0, 0.0, 0.0))
-    turned = run(queries, made)
+    intervals = run(queries, made)
     assert len(made.offline_ranking.seen) > 600
     for features in made.offline_ranking.seen.values():
         for each in features:
             assert (each == each[0]).all()
-    assert [each.status for each in releases(turned)] == ["initial"]
-    for release in releases(turned):
+    assert [each.status for each in releases(intervals)] == ["initial"]
+    for release in releases(intervals):
         assert release.weights == pytest.approx((0.0, 1.0, 0.0, 0.0), abs=1e-12)
 
 
@@ -170,11 +170,11 @@ def test_a_version_has_the_table_of_the_queries_settled_when_it_was_frozen():
 
 
 def test_a_promoted_version_keeps_the_table_that_it_was_tried_with():
-    said = {release.version: release for release in releases(all_intervals())}
-    promoted = [release for release in said.values() if release.status == "promoted"]
+    by_version = {release.version: release for release in releases(all_intervals())}
+    promoted = [release for release in by_version.values() if release.status == "promoted"]
     assert promoted
     for release in promoted:
-        assert release.history == said[release.of_version].history
+        assert release.history == by_version[release.of_version].history
 
 
 # --- what is learned ------------------------------------------------------------------------------
@@ -182,9 +182,9 @@ def test_a_promoted_version_keeps_the_table_that_it_was_tried_with():
 
 @pytest.mark.slow
 def test_success_rates_are_learned_and_weighted():
-    said = releases(run(described_world(graphs), rules()))
-    assert [each.status for each in said][:2] == ["challenger", "promoted"]
-    last = [release for release in said if release.status == "challenger"][-1]
+    published = releases(run(described_world(graphs), rules()))
+    assert [each.status for each in published][:2] == ["challenger", "promoted"]
+    last = [release for release in published if release.status == "challenger"][-1]
     assert last.feature_names == FEATURE_NAMES
     others = [abs(weight) for place, weight in enumerate(last.weights) if place != HIST]
     assert last.weights[HIST] > 4 * max(others)
@@ -230,13 +230,13 @@ def test_names_of_graphs_do_not_change_results():
                 described=replace(query.described, candidate_ids=list(ids.values())),
             )
         )
-    turned = run(queries, rules())
+    intervals = run(queries, rules())
     of_renamed = run(renamed, rules())
-    assert [each.releases for each in of_renamed] == [each.releases for each in turned]
+    assert [each.releases for each in of_renamed] == [each.releases for each in intervals]
     assert [no_names(each.state) for each in of_renamed] == [
-        no_names(each.state) for each in turned
+        no_names(each.state) for each in intervals
     ]
-    promoted = [release for release in releases(turned) if release.status == "promoted"]
+    promoted = [release for release in releases(intervals) if release.status == "promoted"]
     assert promoted[-1].weights[HIST] > 0
 
 
@@ -294,10 +294,10 @@ def test_a_successor_continues_with_equal_results_from_any_state(
         state = json.loads(json.dumps(whole[place].state))
         successor = OnlineLearner(made, n_tasks=N_TASKS, state=state)
         assert json.dumps(successor.state()) == json.dumps(whole[place].state)
-        said = [
+        results = [
             each for batch in interleaved(TOOLS, Random(place)) for each in successor.receive(batch)
         ]
-        assert [*said, *successor.end()] == whole[place + 1 :]
+        assert [*results, *successor.end()] == whole[place + 1 :]
 
 
 @pytest.mark.slow(alone=False)
@@ -307,8 +307,8 @@ def test_chunk_size_does_not_change_results(monkeypatch):
 
 
 def test_changed_rules_keep_the_table_of_live_weights_and_reset_the_others():
-    turned = next(each for each in all_intervals() if each.state["models"][0]["champions"])
-    state = json.loads(json.dumps(turned.state))
+    intervals = next(each for each in all_intervals() if each.state["models"][0]["champions"])
+    state = json.loads(json.dumps(intervals.state))
     model_learner = OnlineLearner(
         rules(), n_tasks=N_TASKS, state=state, new_epoch=True
     ).model_learners["m"]
@@ -377,14 +377,14 @@ def test_all_tables_of_a_state_share_one_size_limit(monkeypatch):
         ]
         described = replace(query.described, graphs=made)
         queries.append(query._replace(model=f"m-{random.randrange(3)}", described=described))
-    turned = run(queries, rules(learning_interval_ms=20_000, batch_queries=1))
+    intervals = run(queries, rules(learning_interval_ms=20_000, batch_queries=1))
     sizes = [
         sum(n_bytes(History.load(table)) for table in tables_of(each.state) if table)
-        for each in turned
+        for each in intervals
     ]
     assert most / 2 < max(sizes) <= most
-    assert "challenger" in {release.status for release in releases(turned)}
-    assert turned[-1].state["models"][0]["success_rates"]["tables"][-1][1]["over_limit"] > 0
+    assert "challenger" in {release.status for release in releases(intervals)}
+    assert intervals[-1].state["models"][0]["success_rates"]["tables"][-1][1]["over_limit"] > 0
 
 
 def test_graphs_without_a_type_share_one_row_of_the_table():

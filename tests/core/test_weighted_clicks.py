@@ -104,11 +104,13 @@ def test_weights_have_the_values_of_an_equal_scorer():
         if not graded:
             continue
         task = Task("mrr,ips_dcg@2,ips_clicks", silence="unjudged")
-        said = []
-        task._hear = lambda outputs, said=said: said.extend(outputs.settled)
+        settled_parts = []
+        task._collect = lambda outputs, settled_parts=settled_parts: settled_parts.extend(
+            outputs.settled
+        )
         task.read([shown], [judgment(graded, at=20)])
         task.beat(2_000)
-        (record,) = encode_settled(said, measures, task=0, maturity_ms=100)
+        (record,) = encode_settled(settled_parts, measures, task=0, maturity_ms=100)
         query = decode_settled(record.value, measures)
         query = query._replace(
             candidate_ids=ids,
@@ -151,7 +153,7 @@ def test_the_gate_weights_clicks_like_the_learner():
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"histogram_measures": ("ips_clicks",)}, "ips_clicks, whose values may be above 1"),
         ({"learning": "propose", "gate_measure": "ips_clicks"}, "does not compare rankers"),
@@ -159,8 +161,8 @@ def test_the_gate_weights_clicks_like_the_learner():
         (LEARNS, "gate_measure mrr counts all clicks alike, .* Set gate_measure to ips_dcg@10"),
     ],
 )
-def test_click_measures_are_refused_where_unsupported(settings, words):
-    with pytest.raises(ConfigError, match=words):
+def test_click_measures_are_refused_where_unsupported(settings, message):
+    with pytest.raises(ConfigError, match=message):
         measure_set(Settings(measures=("mrr", "ips_dcg@5", "ips_clicks"), **settings))
 
 

@@ -12,7 +12,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from evaluator.adapters.kafka import PARTITIONERS, Connection
 from evaluator.adapters.kafka.clients import requests
 from evaluator.cli import main
-from tests.contract.backends import made_anew
+from tests.contract.backends import recreate_topic
 from tests.kafka.process import Worker
 from tests.kafka.test_mapping import NOW_MS, create
 
@@ -295,7 +295,7 @@ async def recreate(connection, group_id, topic, n_partitions):
     every = [TopicPartition(topic, number) for number in range(n_partitions)]
     async with requests(connection) as asking:
         old = await asking.committed(group_id, every)
-    await made_anew(connection, topic, n_partitions)
+    await recreate_topic(connection, topic, n_partitions)
     arguments = {**connection.arguments(), "group_id": group_id, "enable_auto_commit": False}
     async with AIOKafkaConsumer(**arguments) as consumer:
         consumer.assign(every)

@@ -7,7 +7,7 @@ import pytest
 
 from evaluator.cli import main
 from evaluator.core.types.records import LOGS
-from tests.contract.backends import made_anew
+from tests.contract.backends import recreate_topic
 from tests.oracle.totals import comparable
 from tests.waiting import until
 from tests.worker.traffic import traffic
@@ -26,7 +26,7 @@ def recreate_and_grow(world, *logs):
     """Recreates topics, and lets them grow beyond the positions in the old ones."""
     before = world.ends()
     for log in logs:
-        asyncio.run(made_anew(world.connection, f"{world.prefix}{log}", 1))
+        asyncio.run(recreate_topic(world.connection, f"{world.prefix}{log}", 1))
     world.produce({(log, 0): NEW.of(log) for log in logs})
     now = world.ends()
     assert all(now[f"{log}-0"] > before[f"{log}-0"] for log in logs)

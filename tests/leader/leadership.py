@@ -51,7 +51,7 @@ def settled_value(query: SettledQuery) -> bytes:
 
 
 @dataclass
-class Desk:
+class LeaderHarness:
     """The shared topics of leaders."""
 
     broker: FaultyBroker = field(default_factory=lambda: FaultyBroker(N_TASKS))

@@ -20,8 +20,8 @@ from evaluator.wire.weights.leader_state import RecordWriter
 from tests.core.alarms.settled import RULES, batches, settled_world
 from tests.core.alarms.test_watch import SERVED, watched
 from tests.core.learned import rules
-from tests.leader.leadership import FINGERPRINT, Desk
-from tests.leader.test_loop import Mortal
+from tests.leader.leadership import FINGERPRINT, LeaderHarness
+from tests.leader.test_loop import KilledLeadership
 
 pytestmark = pytest.mark.slow
 
@@ -38,14 +38,14 @@ def events():
 
 
 @pytest.fixture(autouse=True)
-def _nobody_waits_long(monkeypatch):
+def _short_waits(monkeypatch):
     monkeypatch.setattr(loop, "IDLE_MS", 5)
 
 
-def leader(desk, leadership=None, *, fingerprint="watch", workers=FINGERPRINT, learns=False):
+def leader(harness, leadership=None, *, fingerprint="watch", workers=FINGERPRINT, learns=False):
     learned = rules()
     return Leader(
-        leadership or MemoryLeadership(desk.broker),
+        leadership or MemoryLeadership(harness.broker),
         measures=learned.offline_ranking.measures,
         record_writer=RecordWriter("rules", {"loss": "softmax"}, workers),
         rules=learned if learns else None,
@@ -53,14 +53,14 @@ def leader(desk, leadership=None, *, fingerprint="watch", workers=FINGERPRINT, l
     )
 
 
-def settle(desk, seed=0, *, world=WORLD, **how):
+def settle(harness, seed=0, *, world=WORLD, **how):
     for batch in batches(world, seed):
-        desk.settle(batch, **how)
+        harness.settle(batch, **how)
 
 
-def events_in(desk):
+def events_in(harness):
     """Each event once, as for a reader of `alarms`: records may be repeated with the same bytes."""
-    records = dict.fromkeys(record.value for record in desk.broker.leader.written["alarms"])
+    records = dict.fromkeys(record.value for record in harness.broker.leader.written["alarms"])
     found = [json.loads(value) for value in records]
     return [
         {"name": each["event"], "series": each["series"], "time_ms": each["time_ms"]}
@@ -68,29 +68,29 @@ def events_in(desk):
     ]
 
 
-async def until_watched(desk, one):
+async def until_watched(harness, one):
     until_ms = WORLD[-1].event_time_ms // 900_000 * 900_000
-    await desk.until(lambda: one.view.alarms.tick_end_ms == until_ms)
+    await harness.until(lambda: one.view.alarms.tick_end_ms == until_ms)
 
 
 @pytest.mark.parametrize("learns", [False, True])
 async def test_events_are_those_of_the_watch_with_and_without_learning(learns):
-    desk = Desk()
-    settle(desk, 1)
-    one = leader(desk, learns=learns)
-    async with desk.working(one):
-        await until_watched(desk, one)
+    harness = LeaderHarness()
+    settle(harness, 1)
+    one = leader(harness, learns=learns)
+    async with harness.working(one):
+        await until_watched(harness, one)
         series = {each.series for each in one.view.alarms.series}
         assert SERVED in series
         assert one.view.is_leader
         on = [each.alarm for each in one.view.alarms.series if each.alarm]
     assert any(alarm.carried_by for alarm in on)
-    assert events_in(desk) == events()
-    successor = leader(desk, learns=learns)
-    async with desk.working(successor):
-        await until_watched(desk, successor)
+    assert events_in(harness) == events()
+    successor = leader(harness, learns=learns)
+    async with harness.working(successor):
+        await until_watched(harness, successor)
         assert on == [each.alarm for each in successor.view.alarms.series if each.alarm]
-    assert [record.key for record in desk.broker.leader.written["alarms"]] == [
+    assert [record.key for record in harness.broker.leader.written["alarms"]] == [
         json.dumps(list(SeriesName(**event["series"]))).encode() for event in events()
     ]
 
@@ -99,109 +99,109 @@ async def test_events_are_those_of_the_watch_with_and_without_learning(learns):
 async def test_a_repeatedly_killed_leader_publishes_each_event_once(part, monkeypatch):
     random = Random(part)
     monkeypatch.setattr(loop, "MAX_READ_RECORDS", random.choice((40, 200, 900)))
-    desk = Desk()
-    settle(desk, part)
+    harness = LeaderHarness()
+    settle(harness, part)
     for _ in range(random.randrange(2, 6)):
         with pytest.raises(asyncio.CancelledError):
-            await leader(desk, Mortal(desk.broker, random.randrange(60))).run()
-    last = leader(desk)
-    async with desk.working(last):
-        await until_watched(desk, last)
-    assert events_in(desk) == events()
-    assert len(desk.broker.leader.written["alarms"]) == len(events())
+            await leader(harness, KilledLeadership(harness.broker, random.randrange(60))).run()
+    last = leader(harness)
+    async with harness.working(last):
+        await until_watched(harness, last)
+    assert events_in(harness) == events()
+    assert len(harness.broker.leader.written["alarms"]) == len(events())
 
 
 async def test_a_command_is_executed_once_and_written_with_its_tick():
-    desk = Desk()
+    harness = LeaderHarness()
     half = len(WORLD) // 2
     for query in WORLD[:half]:
-        desk.settle([query])
+        harness.settle([query])
     command = AlarmCommand("c-1", "exclude", {"measure": "coverage"}, 0, 3_600_000)
     request = OutputRecord(request_key("c-1"), command_record(command).value)
-    desk.weights.append(request)
-    desk.weights.append(OutputRecord(request_key("c-2"), b"{"))
-    one = leader(desk)
+    harness.weights.append(request)
+    harness.weights.append(OutputRecord(request_key("c-2"), b"{"))
+    one = leader(harness)
     with capture_logs() as logs:
-        async with desk.working(one):
-            await desk.until(lambda: desk.broker.leader.written["alarm-commands"])
+        async with harness.working(one):
+            await harness.until(lambda: harness.broker.leader.written["alarm-commands"])
     assert [line["event"] for line in logs].count("command_unreadable") == 1
-    [done] = [json.loads(r.value) for r in desk.broker.leader.written["alarm-commands"]]
+    [done] = [json.loads(r.value) for r in harness.broker.leader.written["alarm-commands"]]
     assert done["id"] == "c-1"
     assert done["applied_ms"] % 900_000 == 0
-    assert OutputRecord(request_key("c-1"), b"") in desk.weights
-    [event] = events_in(desk)
+    assert OutputRecord(request_key("c-1"), b"") in harness.weights
+    [event] = events_in(harness)
     assert (event["name"], event["series"]["measure"]) == ("exclude", "coverage")
     for query in WORLD[half:]:
-        desk.settle([query])
-    desk.settle(desk.end(WORLD))
-    two = leader(desk)
-    async with desk.working(two):
-        await until_watched(desk, two)
-    assert len(desk.broker.leader.written["alarm-commands"]) == 1
+        harness.settle([query])
+    harness.settle(harness.end(WORLD))
+    two = leader(harness)
+    async with harness.working(two):
+        await until_watched(harness, two)
+    assert len(harness.broker.leader.written["alarm-commands"]) == 1
 
 
 async def test_changed_rules_start_without_history_and_delete_the_former_state():
-    desk = Desk()
-    settle(desk)
-    one = leader(desk)
-    async with desk.working(one):
-        await until_watched(desk, one)
-    two = leader(desk, fingerprint="others")
+    harness = LeaderHarness()
+    settle(harness)
+    one = leader(harness)
+    async with harness.working(one):
+        await until_watched(harness, one)
+    two = leader(harness, fingerprint="others")
     with capture_logs() as logs:
-        async with desk.working(two):
-            await until_watched(desk, two)
+        async with harness.working(two):
+            await until_watched(harness, two)
     [begun] = [line for line in logs if line["event"] == "alarms_begin_again"]
     assert begun["reason"] == "its settings have changed"
-    assert events_in(desk) == events()  # the same, of the whole log again
+    assert events_in(harness) == events()  # the same, of the whole log again
 
 
 async def test_other_workers_with_the_same_meaning_keep_the_history():
-    desk = Desk()
-    settle(desk)
-    one = leader(desk)
-    async with desk.working(one):
-        await until_watched(desk, one)
-    settle(desk, fingerprint="new workers")
-    two = leader(desk, workers="new workers")
-    async with desk.working(two):
-        await desk.until(lambda: two.view.counts[("records", "query")] == len(WORLD))
+    harness = LeaderHarness()
+    settle(harness)
+    one = leader(harness)
+    async with harness.working(one):
+        await until_watched(harness, one)
+    settle(harness, fingerprint="new workers")
+    two = leader(harness, workers="new workers")
+    async with harness.working(two):
+        await harness.until(lambda: two.view.counts[("records", "query")] == len(WORLD))
         view = two.view.alarms
         assert view.tick_end_ms == one.view.alarms.tick_end_ms or view.tick_end_ms is not None
         weeks = {each.series: len(each.weeks) for each in view.series}
     assert weeks[SERVED] == 2
-    assert len(events_in(desk)) == len(events())
+    assert len(events_in(harness)) == len(events())
 
 
 async def test_an_unreadable_state_is_deleted():
-    desk = Desk()
-    desk.weights.append(OutputRecord(b'["alarms"]', b'{"fingerprint": "watch"}'))
-    settle(desk)
-    one = leader(desk)
+    harness = LeaderHarness()
+    harness.weights.append(OutputRecord(b'["alarms"]', b'{"fingerprint": "watch"}'))
+    settle(harness)
+    one = leader(harness)
     with capture_logs() as logs:
-        async with desk.working(one):
-            await until_watched(desk, one)
+        async with harness.working(one):
+            await until_watched(harness, one)
     assert any(line["event"] == "alarms_begin_again" for line in logs)
-    assert events_in(desk) == events()
+    assert events_in(harness) == events()
 
 
 async def test_a_new_generation_of_settled_counts_from_the_next_whole_hour():
-    desk = Desk()
-    settle(desk)
-    one = leader(desk)
+    harness = LeaderHarness()
+    settle(harness)
+    one = leader(harness)
     with capture_logs() as logs:
-        async with desk.working(one):
-            await until_watched(desk, one)
-            settle(desk, generation="again")
-            await desk.until(lambda: one.view.counts["records", "query"] == 2 * len(WORLD))
+        async with harness.working(one):
+            await until_watched(harness, one)
+            settle(harness, generation="again")
+            await harness.until(lambda: one.view.counts["records", "query"] == 2 * len(WORLD))
     begun = [line for line in logs if line["event"] == "alarms_generation_begins"]
     assert {line["task"] for line in begun} == {0, 1, 2}
-    assert events_in(desk) == events()  # nothing is counted twice
+    assert events_in(harness) == events()  # nothing is counted twice
 
 
 BEGIN = settled_world(1, hours=30)
 
 
-def anew(task, n_queries=50):
+def later_queries(task, n_queries=50):
     """Queries of a task a day after those of `BEGIN`, numbered from 0."""
     day_ms = 86_400_000
     last = BEGIN[-1]
@@ -217,21 +217,21 @@ def anew(task, n_queries=50):
     ]
 
 
-async def learned(desk):
+async def learned(harness):
     """Until a leader without alarms has learned from all that has settled; its positions."""
-    one = Desk.leader(desk)
-    async with desk.working(one):
-        await desk.until(lambda: one.view.counts["records", "query"] >= len(BEGIN))
-    return desk.states[-1]["positions"]
+    one = LeaderHarness.leader(harness)
+    async with harness.working(one):
+        await harness.until(lambda: one.view.counts["records", "query"] >= len(BEGIN))
+    return harness.states[-1]["positions"]
 
 
-async def state_of_alarms(desk, *, learns):
+async def state_of_alarms(harness, *, learns):
     """The last records of alarms in `weights` of a leader that reads task by task."""
-    one = leader(desk, learns=learns)
+    one = leader(harness, learns=learns)
     until_ms = BEGIN[-1].event_time_ms // 900_000 * 900_000
-    async with desk.working(one):
-        await desk.until(lambda: one.view.alarms.tick_end_ms == until_ms)
-    records = {record.key: record.value for record in desk.weights}
+    async with harness.working(one):
+        await harness.until(lambda: one.view.alarms.tick_end_ms == until_ms)
+    records = {record.key: record.value for record in harness.weights}
     return {key: value for key, value in records.items() if key.startswith(b'["alarms"')}
 
 
@@ -240,22 +240,22 @@ async def test_alarms_behind_the_learner_read_the_records_that_they_read_without
     what, monkeypatch
 ):
     monkeypatch.setattr(loop, "MAX_READ_RECORDS", 50)  # of the first task first
-    desk, alone = Desk(), Desk()
-    for each in (desk, alone):
+    harness, alone = LeaderHarness(), LeaderHarness()
+    for each in (harness, alone):
         settle(each, world=BEGIN)
-    positions = await learned(desk)
+    positions = await learned(harness)
     assert min(positions.values()) > len(BEGIN) // 4  # the learner needs nothing before them
     n = sum(query.task == 0 for query in BEGIN)
-    for each in (desk, alone):
+    for each in (harness, alone):
         if what == "gap":
-            each.settle([query._replace(n=n + 7 + query.n) for query in anew(0)])
+            each.settle([query._replace(n=n + 7 + query.n) for query in later_queries(0)])
         elif what == "new generation":
-            each.settle(anew(0), generation="h")
+            each.settle(later_queries(0), generation="h")
         else:
             settle(each, world=BEGIN, generation="h")
     if what == "left generation":
-        await learned(desk)
-    found = await state_of_alarms(desk, learns=True)
+        await learned(harness)
+    found = await state_of_alarms(harness, learns=True)
     assert len(found) > 10
     assert found == await state_of_alarms(alone, learns=False)
 

@@ -27,14 +27,14 @@ from tests.adapters.synthetic import FixedViews, learned
 from tests.adapters.test_http import run_with_client
 from tests.core.learned import MATURITY_MS, N_TASKS, NAMES, parts, rules, settled_query, world
 from tests.faulty_broker import FaultyBroker
-from tests.leader.leadership import FINGERPRINT, Desk, settled_value
+from tests.leader.leadership import FINGERPRINT, LeaderHarness, settled_value
 from tests.repeats import repeated
 
 WORLD = world(3, 600)
 
 
 @pytest.fixture(autouse=True)
-def _nobody_waits_long(monkeypatch):
+def _short_waits(monkeypatch):
     """Whoever finds nothing to read looks again soon."""
     monkeypatch.setattr(loop, "IDLE_MS", 5)
 
@@ -44,12 +44,12 @@ def whole():
     """The records of a leader without faults."""
 
     async def work():
-        desk = Desk()
-        desk.settle_all(WORLD)
-        leader = desk.leader()
-        async with desk.working(leader):
-            await desk.until_taken(leader, len(WORLD))
-        return desk
+        harness = LeaderHarness()
+        harness.settle_all(WORLD)
+        leader = harness.leader()
+        async with harness.working(leader):
+            await harness.until_taken(leader, len(WORLD))
+        return harness
 
     return asyncio.run(work())
 
@@ -63,15 +63,15 @@ def test_the_world_has_promotions_and_several_states(whole):
 @pytest.mark.slow(alone=False)
 async def test_the_order_of_reading_does_not_change_the_bytes(whole):
     for seed in range(1, 4):
-        desk = Desk()
-        leader = desk.leader()
-        async with desk.working(leader):
-            desk.settle_all(WORLD, seed)
-            await desk.until_taken(leader, len(WORLD))
-        assert desk.broker.leader.written == whole.broker.leader.written
+        harness = LeaderHarness()
+        leader = harness.leader()
+        async with harness.working(leader):
+            harness.settle_all(WORLD, seed)
+            await harness.until_taken(leader, len(WORLD))
+        assert harness.broker.leader.written == whole.broker.leader.written
 
 
-class Mortal(MemoryLeadership):
+class KilledLeadership(MemoryLeadership):
     """An leadership whose leader is killed at some call, before or after it has had its effect."""
 
     def __init__(self, broker: FaultyBroker, calls_left: int) -> None:
@@ -106,48 +106,52 @@ async def test_repeatedly_killed_leaders_publish_the_same_records_once(part, who
     random = Random(part)
     monkeypatch.setattr(loop, "MAX_READ_RECORDS", random.choice((7, 40, 500)))
     monkeypatch.setattr(loop, "IDLE_MS", 1)
-    desk = Desk()
-    desk.settle_all(WORLD)
+    harness = LeaderHarness()
+    harness.settle_all(WORLD)
     for _ in range(random.randrange(1, 6)):
         with pytest.raises(asyncio.CancelledError):
-            await desk.leader(Mortal(desk.broker, random.randrange(40))).run()
-    last = desk.leader()
-    async with desk.working(last):
-        await desk.until(lambda: len(desk.weights) == len(whole.weights))
-    assert desk.broker.leader.written == whole.broker.leader.written
+            await harness.leader(KilledLeadership(harness.broker, random.randrange(40))).run()
+    last = harness.leader()
+    async with harness.working(last):
+        await harness.until(lambda: len(harness.weights) == len(whole.weights))
+    assert harness.broker.leader.written == whole.broker.leader.written
 
 
 async def test_records_repeated_by_workers_do_not_change_the_bytes(whole):
     random = Random(5)
-    desk = Desk()
+    harness = LeaderHarness()
     for part in parts(WORLD):
         place = 0
         while place < len(part):
             end = place + random.choice((1, 5, 30))
-            desk.settle(part[max(0, place - random.choice((0, 3, 50))) : end])
+            harness.settle(part[max(0, place - random.choice((0, 3, 50))) : end])
             place = end
-    leader = desk.leader()
-    async with desk.working(leader):
-        await desk.until(lambda: len(desk.weights) == len(whole.weights))
-        state = desk.states[-1]
-    assert desk.log == whole.log
-    again = desk.leader()  # continues behind processed records, despite repeats
-    queries, marks = much_later(state)
-    async with desk.working(again):
-        desk.settle([*WORLD[-50:], *queries, *marks])
-        await desk.until(lambda: desk.states[-1] != state)
+    leader = harness.leader()
+    async with harness.working(leader):
+        await harness.until(lambda: len(harness.weights) == len(whole.weights))
+        state = harness.states[-1]
+    assert harness.log == whole.log
+    again = harness.leader()  # continues behind processed records, despite repeats
+    queries, watermark_records = much_later(state)
+    async with harness.working(again):
+        harness.settle([*WORLD[-50:], *queries, *watermark_records])
+        await harness.until(lambda: harness.states[-1] != state)
         assert again.view.counts["gaps",] == 0
-    assert desk.states[-1]["state"]["models"][0]["epoch"] == 0
+    assert harness.states[-1]["state"]["models"][0]["epoch"] == 0
 
 
 async def test_one_process_is_leader_and_the_others_follow(whole):
-    desk = Desk()
-    leaders = [desk.leader() for _ in range(3)]
-    async with desk.working(leaders[0]), desk.working(leaders[1]), desk.working(leaders[2]):
-        await desk.until(lambda: any(each.view.is_leader for each in leaders))
-        desk.settle_all(WORLD)
-        await desk.until(lambda: len(desk.weights) == len(whole.weights))
-        await desk.until(lambda: all(each.live for each in leaders))
+    harness = LeaderHarness()
+    leaders = [harness.leader() for _ in range(3)]
+    async with (
+        harness.working(leaders[0]),
+        harness.working(leaders[1]),
+        harness.working(leaders[2]),
+    ):
+        await harness.until(lambda: any(each.view.is_leader for each in leaders))
+        harness.settle_all(WORLD)
+        await harness.until(lambda: len(harness.weights) == len(whole.weights))
+        await harness.until(lambda: all(each.live for each in leaders))
         assert [each.view.is_leader for each in leaders].count(True) == 1
         assert {each.live["m"] for each in leaders} == {
             [each for each in whole.weights if each.key == b'"m"'][-1].value
@@ -156,33 +160,33 @@ async def test_one_process_is_leader_and_the_others_follow(whole):
 
 @pytest.mark.slow(alone=False)
 async def test_a_fenced_leader_publishes_nothing_and_may_be_elected_again(whole):
-    desk = Desk()
-    leadership = MemoryLeadership(desk.broker)
-    leader = desk.leader(leadership)
+    harness = LeaderHarness()
+    leadership = MemoryLeadership(harness.broker)
+    leader = harness.leader(leadership)
     half = len(WORLD) // 2
-    async with desk.working(leader):
-        await desk.until(lambda: leader.view.is_leader)
-        desk.broker.leader.leader_epoch += 1  # another leader has entered and left
+    async with harness.working(leader):
+        await harness.until(lambda: leader.view.is_leader)
+        harness.broker.leader.leader_epoch += 1  # another leader has entered and left
         with capture_logs() as logs:
-            desk.settle_all(WORLD[:half])
-            desk.settle_all(WORLD)
-            await desk.until(lambda: len(desk.weights) == len(whole.weights))
+            harness.settle_all(WORLD[:half])
+            harness.settle_all(WORLD)
+            await harness.until(lambda: len(harness.weights) == len(whole.weights))
         assert "leader_fenced" in {line["event"] for line in logs}
         assert leader.view.counts["leader_epochs",] == 2
-    assert desk.log == whole.log
+    assert harness.log == whole.log
 
 
 @pytest.mark.slow(alone=False)
 async def test_counts_of_successive_leaders_add_up_to_the_sums_of_the_state(whole):
-    desk, counted = Desk(), Counter()
+    harness, counted = LeaderHarness(), Counter()
     for end, n_weights in ((len(WORLD) // 2, 2), (len(WORLD), len(whole.weights))):
-        leader = desk.leader()
-        async with desk.working(leader):
-            desk.settle_all(WORLD[:end])
-            await desk.until(lambda n_weights=n_weights: len(desk.weights) >= n_weights)
+        leader = harness.leader()
+        async with harness.working(leader):
+            harness.settle_all(WORLD[:end])
+            await harness.until(lambda n_weights=n_weights: len(harness.weights) >= n_weights)
         counted.update(leader.view.counts)
     assert counted["leader_epochs",] == 2
-    for ranker, sums in desk.states[-1]["state"]["models"][0]["sums"].items():
+    for ranker, sums in harness.states[-1]["state"]["models"][0]["sums"].items():
         for measure, figures in sums.items():
             path = ("values", "m", ranker, measure)
             assert [counted[*path, "queries"], counted[*path, "sum_units"]] == figures
@@ -190,19 +194,19 @@ async def test_counts_of_successive_leaders_add_up_to_the_sums_of_the_state(whol
 
 async def test_an_unavailable_broker_only_delays_the_leader(whole, monkeypatch):
     monkeypatch.setattr(loop, "FIRST_PAUSE_SECONDS", 0.001)
-    desk = Desk()
-    desk.broker.disconnect()
-    leader = desk.leader()
-    async with desk.working(leader):
+    harness = LeaderHarness()
+    harness.broker.disconnect()
+    leader = harness.leader()
+    async with harness.working(leader):
         await asyncio.sleep(0.01)
-        desk.broker.reconnect()
+        harness.broker.reconnect()
         for place, batch in enumerate(parts(WORLD)):
-            desk.broker.disconnect()
-            desk.settle(batch)
+            harness.broker.disconnect()
+            harness.settle(batch)
             await asyncio.sleep(0.005 * place)
-            desk.broker.reconnect()
-        await desk.until(lambda: len(desk.weights) == len(whole.weights))
-    assert desk.log == whole.log
+            harness.broker.reconnect()
+        await harness.until(lambda: len(harness.weights) == len(whole.weights))
+    assert harness.log == whole.log
 
 
 @pytest.mark.parametrize(
@@ -215,29 +219,29 @@ async def test_a_task_without_records_is_reported_and_limits_the_reading_of_othe
     monkeypatch.setattr(loop, limit, most)
     monkeypatch.setattr(loop, "MAX_READ_RECORDS", 10)
     monkeypatch.setattr(loop, "IDLE_MS", 5)
-    desk = Desk()
+    harness = LeaderHarness()
     silent, *others = parts(WORLD)
     for part in others:
-        desk.settle(part)
-    leader = desk.leader()
-    async with desk.working(leader):
-        await desk.until(lambda: leader.view.n_waiting >= 28)
-        await desk.until(lambda: leader.view.awaited == (0,))
+        harness.settle(part)
+    leader = harness.leader()
+    async with harness.working(leader):
+        await harness.until(lambda: leader.view.n_waiting >= 28)
+        await harness.until(lambda: leader.view.awaited == (0,))
         assert leader.view.n_waiting < 50
-        desk.settle(silent)
-        await desk.until_taken(leader, len(WORLD))
-        await desk.until(lambda: not leader.view.n_waiting)
+        harness.settle(silent)
+        await harness.until_taken(leader, len(WORLD))
+        await harness.until(lambda: not leader.view.n_waiting)
 
 
 # --- unusable states ------------------------------------------------------------------------------
 
 
-async def promoted(desk):
+async def promoted(harness):
     """A desk with live weights, and a state."""
-    desk.settle_all(WORLD)
-    leader = desk.leader()
-    async with desk.working(leader):
-        await desk.until_taken(leader, len(WORLD))
+    harness.settle_all(WORLD)
+    leader = harness.leader()
+    async with harness.working(leader):
+        await harness.until_taken(leader, len(WORLD))
 
 
 def much_later(state, *, gap_of: int | None = None, n_queries: int = 60):
@@ -259,129 +263,129 @@ def much_later(state, *, gap_of: int | None = None, n_queries: int = 60):
 
 @pytest.mark.slow(alone=False)
 async def test_a_gap_keeps_live_weights_and_begins_a_new_epoch():
-    desk = Desk()
-    await promoted(desk)
-    live, log, state = desk.weights, desk.log, desk.states[-1]
-    queries, marks = much_later(state, gap_of=1)
-    leader = desk.leader()
-    async with desk.working(leader):
-        desk.settle([*queries, *marks])
-        await desk.until(lambda: desk.states[-1] != state)
+    harness = LeaderHarness()
+    await promoted(harness)
+    live, log, state = harness.weights, harness.log, harness.states[-1]
+    queries, watermark_records = much_later(state, gap_of=1)
+    leader = harness.leader()
+    async with harness.working(leader):
+        harness.settle([*queries, *watermark_records])
+        await harness.until(lambda: harness.states[-1] != state)
         assert leader.view.counts["gaps",] == 1
-    [model] = desk.states[-1]["state"]["models"]
+    [model] = harness.states[-1]["state"]["models"]
     [in_force] = [json.loads(each.value) for each in live if each.key == b'"m"']
     assert model["epoch"] == 1
     assert model["champions"][0][2] == in_force["weights"]
-    assert desk.log[: len(log)] == log
+    assert harness.log[: len(log)] == log
 
 
 @pytest.mark.slow(alone=False)
 async def test_a_new_generation_begins_at_n_0_with_a_new_epoch_and_no_gap():
     """Its queries have settled at any time, also before those of the old inputs."""
-    desk = Desk()
-    await promoted(desk)
-    log, state = desk.log, desk.states[-1]
-    leader = desk.leader()
-    anew = world(9, 200)
+    harness = LeaderHarness()
+    await promoted(harness)
+    log, state = harness.log, harness.states[-1]
+    leader = harness.leader()
+    new_queries = world(9, 200)
     with capture_logs() as logs:
-        async with desk.working(leader):
-            desk.settle_all(anew, generation="h")
-            desk.settle(desk.end(anew), generation="h")
-            await desk.until(lambda: in_generation(desk, "h"))
+        async with harness.working(leader):
+            harness.settle_all(new_queries, generation="h")
+            harness.settle(harness.end(new_queries), generation="h")
+            await harness.until(lambda: in_generation(harness, "h"))
             assert leader.view.counts["gaps",] == 0
     began = [line for line in logs if line["event"] == "settled_generation_begins"]
     assert sorted(line["task"] for line in began) == list(range(N_TASKS))
-    last = desk.states[-1]
+    last = harness.states[-1]
     assert last["generations"] == {str(task): ["g", "h"] for task in range(N_TASKS)}
     assert last["state"]["models"][0]["epoch"] > state["state"]["models"][0]["epoch"]
-    assert desk.log[: len(log)] == log
+    assert harness.log[: len(log)] == log
 
 
 async def test_successors_also_ignore_a_former_generation():
     """A worker that has not noticed yet continues in the old generation for a while."""
-    desk = Desk()
-    desk.settle_all(WORLD)
-    anew = world(9, 200)
-    desk.settle_all(anew, generation="h")
-    desk.settle(desk.end(anew), generation="h")
-    async with desk.working(desk.leader()):
-        await desk.until(lambda: in_generation(desk, "h"))
-    taken = desk.states[-1]["state"]["taken"]
-    assert max(n for n, _ in taken.values()) < len(anew)
-    desk.settle(world(10, 100))
-    successor = desk.leader()
-    async with desk.working(successor):
-        await desk.until(lambda: successor.view.counts["records", "foreign"] >= 100)
+    harness = LeaderHarness()
+    harness.settle_all(WORLD)
+    new_queries = world(9, 200)
+    harness.settle_all(new_queries, generation="h")
+    harness.settle(harness.end(new_queries), generation="h")
+    async with harness.working(harness.leader()):
+        await harness.until(lambda: in_generation(harness, "h"))
+    taken = harness.states[-1]["state"]["taken"]
+    assert max(n for n, _ in taken.values()) < len(new_queries)
+    harness.settle(world(10, 100))
+    successor = harness.leader()
+    async with harness.working(successor):
+        await harness.until(lambda: successor.view.counts["records", "foreign"] >= 100)
         assert successor.view.counts["gaps",] == 0
-    assert in_generation(desk, "h")
-    assert max(n for n, _ in desk.states[-1]["state"]["taken"].values()) < len(anew)
+    assert in_generation(harness, "h")
+    assert max(n for n, _ in harness.states[-1]["state"]["taken"].values()) < len(new_queries)
 
 
-def in_generation(desk, name):
+def in_generation(harness, name):
     """Whether the last state has queries of all tasks, of that generation alone."""
-    state = desk.states[-1] if desk.states else {}
+    state = harness.states[-1] if harness.states else {}
     read = state.get("generations", {}).values()
     tasks = {str(task) for task in range(N_TASKS)}
     return {names[-1] for names in read} == {name} and state["state"]["taken"].keys() == tasks
 
 
 async def test_foreign_queries_are_ignored_and_changed_settings_begin_an_epoch(whole):
-    desk = Desk()
-    desk.settle_all(world(8, 100), fingerprint="strangers")
-    desk.settle_all(WORLD)
-    leader = desk.leader()
-    async with desk.working(leader):
-        await desk.until(lambda: len(desk.weights) == len(whole.weights))
+    harness = LeaderHarness()
+    harness.settle_all(world(8, 100), fingerprint="strangers")
+    harness.settle_all(WORLD)
+    leader = harness.leader()
+    async with harness.working(leader):
+        await harness.until(lambda: len(harness.weights) == len(whole.weights))
         assert leader.view.counts["records", "foreign"] > 100
-    assert desk.log == whole.log
-    n_states = len(desk.states)
-    successor = desk.leader(fingerprint="strangers")
-    async with desk.working(successor):
-        await desk.until(lambda: len(desk.states) > n_states)
-    state = desk.states[-1]
+    assert harness.log == whole.log
+    n_states = len(harness.states)
+    successor = harness.leader(fingerprint="strangers")
+    async with harness.working(successor):
+        await harness.until(lambda: len(harness.states) > n_states)
+    state = harness.states[-1]
     assert state["input_fingerprint"] == "strangers"
     assert state["state"]["models"][0]["epoch"] == 1
     assert sum(n for n, _ in state["state"]["taken"].values()) <= 100
 
 
 async def test_changed_rules_begin_an_epoch_where_the_former_ended(whole):
-    desk = Desk()
-    await promoted(desk)
-    leader = desk.leader(rules_fingerprint="others")
-    async with desk.working(leader):
-        await desk.until(lambda: leader.view.is_leader)
+    harness = LeaderHarness()
+    await promoted(harness)
+    leader = harness.leader(rules_fingerprint="others")
+    async with harness.working(leader):
+        await harness.until(lambda: leader.view.is_leader)
         [model_learner] = leader.view.models
         assert (model_learner.epoch, model_learner.champion is not None) == (1, True)
 
 
 @pytest.mark.parametrize("value", [b"{}", b"{", b'{"format":7}'])
 async def test_an_unreadable_state_ends_the_leader_with_a_remedy(value):
-    desk = Desk()
-    desk.broker.leader.written["weights"].append(OutputRecord(STATE_KEY, value))
+    harness = LeaderHarness()
+    harness.broker.leader.written["weights"].append(OutputRecord(STATE_KEY, value))
     with pytest.raises(SourceUnusable, match="evaluator weights forget"):
-        await desk.leader().run()
+        await harness.leader().run()
 
 
 async def test_transforms_of_features_that_no_model_has_are_logged_once():
-    desk = Desk()
-    leader = desk.leader(made=rules(transforms={"prise": Transform(log1p=True)}))
+    harness = LeaderHarness()
+    leader = harness.leader(made=rules(transforms={"prise": Transform(log1p=True)}))
     with capture_logs() as logs:
-        async with desk.working(leader):
-            desk.settle_all(WORLD)
-            await desk.until_taken(leader, len(WORLD))
+        async with harness.working(leader):
+            harness.settle_all(WORLD)
+            await harness.until_taken(leader, len(WORLD))
     found = [line for line in logs if line["event"] == "transforms_unknown"]
     assert [(line["model"], line["features"]) for line in found] == [("m", ["prise"])]
 
 
 async def test_unreadable_records_are_counted_and_logged():
-    desk = Desk()
-    desk.broker.write(
+    harness = LeaderHarness()
+    harness.broker.write(
         ("settled", 0), [OutputRecord(b"k", b"{", (("fingerprint", FINGERPRINT.encode()),))]
     )
-    leader = desk.leader()
+    leader = harness.leader()
     with capture_logs() as logs:
-        async with desk.working(leader):
-            await desk.until(lambda: leader.view.counts["records", "unreadable"] == 1)
+        async with harness.working(leader):
+            await harness.until(lambda: leader.view.counts["records", "unreadable"] == 1)
     [line] = [line for line in logs if line["event"] == "settled_unreadable"]
     assert (line["task"], line["offset"]) == (0, 0)
 
@@ -390,22 +394,22 @@ async def test_unreadable_records_are_counted_and_logged():
 
 
 async def test_an_operator_can_roll_back():
-    desk = Desk()
-    leader = desk.leader()
-    async with desk.working(leader):
-        desk.settle_all(WORLD)
-        await desk.until(lambda: "m" in leader.live)
+    harness = LeaderHarness()
+    leader = harness.leader()
+    async with harness.working(leader):
+        harness.settle_all(WORLD)
+        await harness.until(lambda: "m" in leader.live)
         command = Command(1, "roll_back", "worse by the shop's own figures", (3.0, 2.0, 1.0), NAMES)
-        written = desk.broker.leader.written["weights"]
+        written = harness.broker.leader.written["weights"]
         written.append(OutputRecord(command_key("m"), command_record(command)))
-        desk.broker.notify()
-        queries, marks = much_later(desk.states[-1])
-        desk.settle(queries[:3])
-        await desk.until_taken(leader, len(WORLD) + 3)
-        desk.settle([*queries[3:], *marks])
-        await desk.until(lambda: "rolled_back" in {each["status"] for each in desk.log})
-        await desk.until(lambda: json.loads(leader.live["m"])["status"] == "rolled_back")
-    [back] = [each for each in desk.log if each["status"] == "rolled_back"]
+        harness.broker.notify()
+        queries, watermark_records = much_later(harness.states[-1])
+        harness.settle(queries[:3])
+        await harness.until_taken(leader, len(WORLD) + 3)
+        harness.settle([*queries[3:], *watermark_records])
+        await harness.until(lambda: "rolled_back" in {each["status"] for each in harness.log})
+        await harness.until(lambda: json.loads(leader.live["m"])["status"] == "rolled_back")
+    [back] = [each for each in harness.log if each["status"] == "rolled_back"]
     assert (back["weights"], back["reason"]) == ([3.0, 2.0, 1.0], command.reason)
     assert json.loads(leader.live["m"])["weights"] == [3.0, 2.0, 1.0]
 
@@ -413,27 +417,27 @@ async def test_an_operator_can_roll_back():
 @pytest.mark.slow(alone=False)
 async def test_weights_learned_after_forget_are_distinct_from_those_live_before():
     """The same queries again result in the same weights, under new versions."""
-    desk = Desk()
+    harness = LeaderHarness()
     command = Command(7, "freeze", "until the fair is over")
-    async with desk.working(desk.leader()) as leader:
-        desk.settle_all(WORLD)
-        await desk.until_taken(leader, len(WORLD))
-        before, said = leader.live["m"], desk.log
-    written = desk.broker.leader.written["weights"]
+    async with harness.working(harness.leader()) as leader:
+        harness.settle_all(WORLD)
+        await harness.until_taken(leader, len(WORLD))
+        before, published = leader.live["m"], harness.log
+    written = harness.broker.leader.written["weights"]
     written.append(OutputRecord(command_key("m"), command_record(command)))
-    written.append(OutputRecord(STATE_KEY, emptied_state(said, {"m": 7})))
-    async with desk.working(desk.leader()) as leader:
-        await desk.until_taken(leader, len(WORLD))
-        await desk.until(lambda: leader.live["m"] != before)
+    written.append(OutputRecord(STATE_KEY, emptied_state(published, {"m": 7})))
+    async with harness.working(harness.leader()) as leader:
+        await harness.until_taken(leader, len(WORLD))
+        await harness.until(lambda: leader.live["m"] != before)
         after = leader.live["m"]
-    new = desk.log[len(said) :]
-    assert [each["status"] for each in new] == [each["status"] for each in said]
-    assert [each["weights"] for each in new] == [each["weights"] for each in said]
-    versions = [each["version"] for each in desk.log]
+    new = harness.log[len(published) :]
+    assert [each["status"] for each in new] == [each["status"] for each in published]
+    assert [each["weights"] for each in new] == [each["weights"] for each in published]
+    versions = [each["version"] for each in harness.log]
     assert versions == list(range(1, len(versions) + 1))
-    assert {each["epoch"] for each in new} == {max(each["epoch"] for each in said) + 1}
-    checksums = [each["checksum"] for each in desk.log]
-    assert [each["parent"] for each in desk.log] == [None, *checksums[:-1]]
+    assert {each["epoch"] for each in new} == {max(each["epoch"] for each in published) + 1}
+    checksums = [each["checksum"] for each in harness.log]
+    assert [each["parent"] for each in harness.log] == [None, *checksums[:-1]]
     assert len(set(checksums)) == len(checksums)
     live = [json.loads(each)["checksum"] for each in (before, after)]
 
@@ -449,12 +453,12 @@ async def test_weights_learned_after_forget_are_distinct_from_those_live_before(
 
 
 def test_after_forget_the_most_recently_published_models_continue():
-    said = [
+    published = [
         {"model": f"m{i % 20:02}", "epoch": 3 - i // 20, "version": 1 + i // 20, "checksum": str(i)}
         | {"event_time_ms": i}
         for i in range(40)
     ]
-    stored = read_state(emptied_state(said, {"m05": 9, "gone": 1}))
+    stored = read_state(emptied_state(published, {"m05": 9, "gone": 1}))
     models = {each["model"]: each for each in stored.state["models"]}
     assert list(models) == [f"m{i:02}" for i in range(4, 20)]
     assert {(each["epoch"], each["version"]) for each in models.values()} == {(3, 2)}
@@ -464,55 +468,55 @@ def test_after_forget_the_most_recently_published_models_continue():
 
 
 async def test_an_unreadable_command_is_logged_once():
-    desk = Desk()
-    written = desk.broker.leader.written["weights"]
+    harness = LeaderHarness()
+    written = harness.broker.leader.written["weights"]
     written.append(OutputRecord(command_key("m"), b'{"action":"dance"}'))
-    leader = desk.leader()
+    leader = harness.leader()
     with capture_logs() as logs:
-        async with desk.working(leader):
-            desk.settle_all(WORLD)
-            await desk.until(lambda: "m" in leader.live)
+        async with harness.working(leader):
+            harness.settle_all(WORLD)
+            await harness.until(lambda: "m" in leader.live)
     assert [line["event"] for line in logs].count("command_unreadable") == 1
 
 
 async def test_live_weights_that_are_deleted_are_not_live():
-    desk = Desk()
-    await promoted(desk)
-    leader = desk.leader()
-    async with desk.working(leader):
-        await desk.until(lambda: "m" in leader.live)
-        desk.broker.leader.written["weights"].append(OutputRecord(b'"m"', b""))
-        desk.broker.notify()
-        await desk.until(lambda: "m" not in leader.live)
+    harness = LeaderHarness()
+    await promoted(harness)
+    leader = harness.leader()
+    async with harness.working(leader):
+        await harness.until(lambda: "m" in leader.live)
+        harness.broker.leader.written["weights"].append(OutputRecord(b'"m"', b""))
+        harness.broker.notify()
+        await harness.until(lambda: "m" not in leader.live)
 
 
 async def test_changed_live_weights_are_not_served():
-    desk = Desk()
-    await promoted(desk)
-    leader = desk.leader()
-    async with desk.working(leader):
-        await desk.until(lambda: "m" in leader.live)
+    harness = LeaderHarness()
+    await promoted(harness)
+    leader = harness.leader()
+    async with harness.working(leader):
+        await harness.until(lambda: "m" in leader.live)
         live = leader.live["m"]
         other = live.replace(b'"epoch":0', b'"epoch":1')
-        written = desk.broker.leader.written["weights"]
+        written = harness.broker.leader.written["weights"]
         with capture_logs() as logs:
             written += [OutputRecord(b'"m"', each) for each in (other, b"{", b"[]", b"\xff")]
-            desk.broker.notify()
-            await desk.until(
+            harness.broker.notify()
+            await harness.until(
                 lambda: [line["event"] for line in logs].count("weights_unreadable") == 4
             )
         assert leader.live["m"] == live
 
 
 async def test_a_state_of_another_layout_ends_the_leader_with_a_remedy():
-    desk = Desk()
-    await promoted(desk)
-    state = json.loads(desk.weights[-1].value)
+    harness = LeaderHarness()
+    await promoted(harness)
+    state = json.loads(harness.weights[-1].value)
     del state["state"]["models"][0]["last_command"], state["checksum"]
     whole = encode_document({**state, "checksum": checksum_of(state)})
-    desk.broker.leader.written["weights"].append(OutputRecord(STATE_KEY, whole))
+    harness.broker.leader.written["weights"].append(OutputRecord(STATE_KEY, whole))
     with pytest.raises(SourceUnusable, match="evaluator weights forget"):
-        await desk.leader().run()
+        await harness.leader().run()
 
 
 # --- records that no leader has written ----------------------------------------------------------
@@ -521,21 +525,21 @@ DEEP = b"[" * 100_000
 
 
 async def test_invalid_records_in_the_topic_of_weights_are_skipped():
-    desk = Desk()
-    await promoted(desk)
-    [*_, live] = [json.loads(r.value) for r in desk.weights if r.key == b'"m"']
+    harness = LeaderHarness()
+    await promoted(harness)
+    [*_, live] = [json.loads(r.value) for r in harness.weights if r.key == b'"m"']
     unsealed = json.dumps({name: live[name] for name in live if name != "checksum"}).encode()
     keys = [DEEP, b'"\\ud800"', b"\xff", b'["command",["m"]]', b"1e400", b"9" * 5_000]
     values = [DEEP, unsealed, b'{"format":1,"weights":[1e400]}', b'{"weights":' + DEEP]
     words = [DEEP, b'{"format":1,"number":-1}', b'{"number":9223372036854775808}']
-    written = desk.broker.leader.written["weights"]
+    written = harness.broker.leader.written["weights"]
     written += [OutputRecord(key, b"{}") for key in keys]
     written += [OutputRecord(b'"m"', value) for value in values]
     written += [OutputRecord(command_key("m"), value) for value in words]
-    follower = desk.leader()
+    follower = harness.leader()
     with capture_logs() as logs:
-        async with desk.working(follower):
-            await desk.until(lambda: follower.view.is_leader)
+        async with harness.working(follower):
+            await harness.until(lambda: follower.view.is_leader)
             assert json.loads(follower.live["m"])["version"] == live["version"]
             assert list(follower.live) == ["m"]
     events = [line["event"] for line in logs]
@@ -544,12 +548,12 @@ async def test_invalid_records_in_the_topic_of_weights_are_skipped():
 
 
 async def test_a_settled_record_of_another_task_is_unreadable():
-    desk = Desk()
+    harness = LeaderHarness()
     headers = ((FINGERPRINT_HEADER, FINGERPRINT.encode()),)
     values = [b'{"task":99,"n":1,"watermark_ms":5}', b'{"task":1,"n":1,"watermark_ms":5}', DEEP]
-    desk.broker.write(("settled", 0), [OutputRecord(b"k", value, headers) for value in values])
-    leader = desk.leader()
+    harness.broker.write(("settled", 0), [OutputRecord(b"k", value, headers) for value in values])
+    leader = harness.leader()
     with capture_logs() as logs:
-        async with desk.working(leader):
-            await desk.until(lambda: leader.view.counts["records", "unreadable"] == len(values))
+        async with harness.working(leader):
+            await harness.until(lambda: leader.view.counts["records", "unreadable"] == len(values))
     assert [line["n"] for line in logs if line["event"] == "settled_unreadable"] == [1, 2]

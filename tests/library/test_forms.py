@@ -110,7 +110,7 @@ def test_an_invalid_line_is_named(tmp_path, line):
 
 
 @pytest.mark.parametrize(
-    ("qrels", "run", "said"),
+    ("qrels", "run", "message"),
     [
         (7, RUN, "qrels is of type int; give a mapping"),
         (QRELS, 7, "run is of type int; give a mapping"),
@@ -132,8 +132,8 @@ def test_an_invalid_line_is_named(tmp_path, line):
         ({"q": {"a": 1, "b": "x"}}, {"q": {"a": 1.0}}, "'q' to 'q' is not a number"),
     ],
 )
-def test_unusable_input_is_refused_with_a_message(qrels, run, said):
-    with pytest.raises(ValueError, match=said):
+def test_unusable_input_is_refused_with_a_message(qrels, run, message):
+    with pytest.raises(ValueError, match=message):
         evaluator.evaluate(qrels, run, "mrr")
 
 
@@ -141,7 +141,7 @@ def test_unusable_input_is_refused_with_a_message(qrels, run, said):
 
 
 @pytest.mark.parametrize(
-    ("qrels", "run", "said"),
+    ("qrels", "run", "message"),
     [
         (
             {1: {"a": 1}},
@@ -165,8 +165,8 @@ def test_unusable_input_is_refused_with_a_message(qrels, run, said):
     ],
 )
 @pytest.mark.parametrize("missing", ["warn", "skip", "zero", "error"])
-def test_qrels_and_run_that_cannot_be_matched_are_an_error(qrels, run, said, missing):
-    with pytest.raises(evaluator.InvalidInputError, match=said):
+def test_qrels_and_run_that_cannot_be_matched_are_an_error(qrels, run, message, missing):
+    with pytest.raises(evaluator.InvalidInputError, match=message):
         evaluator.evaluate(qrels, run, "mrr", missing=missing)
 
 
@@ -176,7 +176,7 @@ def test_a_run_with_only_unjudged_candidates_is_no_error():
 
 
 def test_queries_that_the_run_lacks_are_reported_and_counted():
-    said = (
+    message = (
         "^1 of 3 queries of the qrels are not in the run, 1 of 3 queries of the run are not in the "
         'qrels. Set missing="skip" to leave them out silently, "zero" to measure those of the '
     )
@@ -186,12 +186,12 @@ def test_queries_that_the_run_lacks_are_reported_and_counted():
         lambda: evaluator.details(QRELS, RUN),
         lambda: evaluator.thresholds(QRELS, RUN),
     ):
-        with pytest.warns(evaluator.MissingQueriesWarning, match=said) as warned:
+        with pytest.warns(evaluator.MissingQueriesWarning, match=message) as warned:
             call()
         assert {one.filename for one in warned} == {__file__}
     found = evaluator.evaluate(QRELS, RUN, "mrr", missing="skip")
     assert (len(found), found.missing, found.unjudged) == (2, 1, 1)
-    with pytest.raises(evaluator.InvalidInputError, match=said):
+    with pytest.raises(evaluator.InvalidInputError, match=message):
         evaluator.evaluate(QRELS, RUN, "mrr", missing="error")
     assert len(evaluator.evaluate(QRELS, RUN, "mrr", missing="zero")) == 3
     assert len(evaluator.details(QRELS, RUN, missing="zero")) == 3

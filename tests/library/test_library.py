@@ -44,15 +44,15 @@ def test_an_empty_ranking_has_value_0():
 def test_a_row_without_scores_is_a_query_that_the_run_lacks():
     grades = np.array([[1.0], [1.0], [np.nan], [np.nan], [1.0]])
     scores = np.array([[0.5], [np.nan], [0.5], [np.nan], [np.nan]])
-    said = "2 of 3 queries of the qrels are not in the run, 1 of 2 queries of the run are not in"
+    message = "2 of 3 queries of the qrels are not in the run, 1 of 2 queries of the run are not in"
     for measured in (
         lambda missing: evaluator.evaluate(grades, scores, "mrr", missing=missing).values("mrr"),
         lambda missing: evaluator.precision_at_recall(grades, scores, missing=missing).values[:, 0],
     ):
-        with pytest.warns(evaluator.MissingQueriesWarning, match=said) as warned:
+        with pytest.warns(evaluator.MissingQueriesWarning, match=message) as warned:
             assert measured("warn").tolist() == [1.0]
         assert [one.filename for one in warned] == [__file__]
-        with pytest.raises(evaluator.InvalidInputError, match=said):
+        with pytest.raises(evaluator.InvalidInputError, match=message):
             measured("error")
         assert measured("skip").tolist() == [1.0]
         assert measured("zero").tolist() == [1.0, 0.0, 0.0]
@@ -98,7 +98,7 @@ def test_scales_are_applied():
 
 
 @pytest.mark.parametrize(
-    ("measures", "settings", "said"),
+    ("measures", "settings", "message"),
     [
         ("ndgc@10", {}, "'ndgc@10' is not a measure. Measures: top1, top3, hit@k"),
         ([], {}, "0 measures are configured"),
@@ -111,8 +111,8 @@ def test_scales_are_applied():
         ("mrr", {"map_graded_max_grade": 32}, "map_graded_max_grade is 32"),
     ],
 )
-def test_unsupported_measures_and_settings_are_refused_with_a_message(measures, settings, said):
-    with pytest.raises(ValueError, match=said):
+def test_unsupported_measures_and_settings_are_refused_with_a_message(measures, settings, message):
+    with pytest.raises(ValueError, match=message):
         evaluator.evaluate(QRELS, RUN, measures, **settings)
 
 
@@ -122,7 +122,7 @@ AGES = evaluator.Freshness(half_life_ms=1, ages_ms={0: {"a": 1}})
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "message"),
     [
         (lambda: evaluator.evaluate(ONE, ONE, "ndgc@10"), "is not a measure"),
         (lambda: evaluator.evaluate(ONE, ONE, "IPrec@0.1"), "of another program"),
@@ -178,8 +178,8 @@ AGES = evaluator.Freshness(half_life_ms=1, ages_ms={0: {"a": 1}})
         (lambda: evaluator.details(ARRAY, ARRAY), "details are by candidate id"),
     ],
 )
-def test_every_error_is_an_error_class_of_the_library(call, said):
-    with pytest.raises(evaluator.InvalidInputError, match=said):
+def test_every_error_is_an_error_class_of_the_library(call, message):
+    with pytest.raises(evaluator.InvalidInputError, match=message):
         call()
 
 

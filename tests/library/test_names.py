@@ -50,7 +50,7 @@ def test_our_names_and_unknown_ones_are_unchanged():
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("hits@10", "hit@k is 1 if one of them is relevant"),
         ("dcg@10", "ndcg_linear@k"),
@@ -65,8 +65,8 @@ def test_our_names_and_unknown_ones_are_unchanged():
         ("ndcg@10-l2", "ndcg does not take rel"),
     ],
 )
-def test_a_measure_with_another_meaning_is_refused_with_the_nearest(name, said):
-    with pytest.raises(evaluator.UnknownMeasureError, match=said):
+def test_a_measure_with_another_meaning_is_refused_with_the_nearest(name, message):
+    with pytest.raises(evaluator.UnknownMeasureError, match=message):
         evaluator.evaluate({"q": {"a": 1}}, {"q": {"a": 1.0}}, [name])
 
 

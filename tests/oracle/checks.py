@@ -46,7 +46,7 @@ def check_clocks(run: Run, task: Task) -> None:
     assert run.engine.watermark_ms == watermark
 
 
-def check_said(run: Run, task: Task) -> None:
+def check_outputs(run: Run, task: Task) -> None:
     """Checks every output of the engine so far."""
     check_evaluations(run, task)
     assert run.settled == [expected_settled(query) for query in task.settled]
@@ -60,20 +60,22 @@ def check_said(run: Run, task: Task) -> None:
 def check_evaluations(run: Run, task: Task) -> None:
     """Checks that each emitted revision is the oracle's, and that the last one was emitted."""
     queries = {query.identity: query for query in task.queries}
-    for (identity, revision), said in run.evaluations.items():
+    for (identity, revision), emitted in run.evaluations.items():
         query = queries[identity]
-        assert said.content == expected_content(query, query.evaluation_at(revision))
-    last = {identity: said.revision for identity, said in run.last.items() if said.revision}
+        assert emitted.content == expected_content(query, query.evaluation_at(revision))
+    last = {
+        identity: emitted.revision for identity, emitted in run.last.items() if emitted.revision
+    }
     assert last == {query.identity: query.revision for query in task.queries if query.revision}
 
 
 def check_last_revisions(run: Run, task: Task) -> None:
     """Checks that expired queries are finished, and that open ones remain."""
-    for said, queries in ((run.finished, task.expired), (run.remaining(), task.open)):
-        assert said.keys() <= {query.identity for query in queries}
+    for emitted, queries in ((run.finished, task.expired), (run.remaining(), task.open)):
+        assert emitted.keys() <= {query.identity for query in queries}
         for query in queries:
-            if query.revision or query.identity in said:
-                one = said[query.identity]
+            if query.revision or query.identity in emitted:
+                one = emitted[query.identity]
                 assert one.revision == query.revision
                 assert one.content == expected_content(query, query.running)
 
@@ -104,7 +106,7 @@ def read_checking_every_prefix(
         task = reader.judged(read)
         check_state(run, task)
         check_clocks(run, task)
-        check_said(run, task)
+        check_outputs(run, task)
         check_seen(run, task)
     return run
 
@@ -150,9 +152,9 @@ def check_same(one: Run, other: Run) -> None:
 def check_end(run: Run, task: Task) -> None:
     """Ends a replay: the watermark becomes plus infinity, also in *task*."""
     for outputs in run.engine.finish():
-        run.hear(outputs)
+        run.add_outputs(outputs)
     check_state(run, task)
-    check_said(run, task)
+    check_outputs(run, task)
     assert not run.remaining()
     assert not run.engine.open_windows()
 

@@ -123,13 +123,13 @@ class Task:
         judgments = Counter(self.judgment_outcomes.values())
         counts: dict[Log, dict[str, int]] = {
             "rankings": {
-                **unspoken(self.rankings),
+                **other_records(self.rankings),
                 **{name: rankings[name] for name in ("duplicate", "conflicting")},
                 "open": len(self.open),
                 "expired": len(self.expired),
             },
             "judgments": {
-                **unspoken(self.judgments),
+                **other_records(self.judgments),
                 **{
                     name: judgments[name]
                     for name in (
@@ -225,7 +225,7 @@ def malformed(log: Sequence[AnyRecord]) -> list[Malformed]:
     return [record for record in log if isinstance(record, Malformed)]
 
 
-def unspoken(log: Sequence[AnyRecord]) -> dict[str, int]:
+def other_records(log: Sequence[AnyRecord]) -> dict[str, int]:
     """Counts of read records and of records that are not messages."""
     return {
         "read": len(log),

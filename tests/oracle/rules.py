@@ -438,11 +438,11 @@ def merged_grades(
 
 def merged_subtopics(ranking: Ranking, judgments: Iterable[Judgment]) -> dict[str, tuple[str, ...]]:
     """The subtopics of each candidate by the latest judgment with any, or else by the ranking."""
-    said: dict[str, tuple[str, ...] | None] = {}
+    judged_topics: dict[str, tuple[str, ...] | None] = {}
     for judgment in sorted(judgments, key=lambda j: (j.timestamp_ms, j.offset)):
-        said.update(judgment.subtopics)
+        judged_topics.update(judgment.subtopics)
     standing = {name: topics for name, topics in ranking.subtopics if topics is not None}
-    standing |= {name: topics for name, topics in said.items() if topics is not None}
+    standing |= {name: topics for name, topics in judged_topics.items() if topics is not None}
     return standing
 
 

@@ -45,7 +45,7 @@ EXACT_SECTIONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class EmittedEvaluation:
     """An emitted evaluation; `text` has all of it, including the order of grades and all types."""
 
     revision: int
@@ -59,9 +59,9 @@ class Run:
 
     settings: Settings
     engine: Engine
-    evaluations: dict[tuple[Identity, int], Said] = field(default_factory=dict)
-    last: dict[Identity, Said] = field(default_factory=dict)
-    finished: dict[Identity, Said] = field(default_factory=dict)
+    evaluations: dict[tuple[Identity, int], EmittedEvaluation] = field(default_factory=dict)
+    last: dict[Identity, EmittedEvaluation] = field(default_factory=dict)
+    finished: dict[Identity, EmittedEvaluation] = field(default_factory=dict)
     settled: list[dict[str, Any]] = field(default_factory=list)
     windows: list[FinalWindow] = field(default_factory=list)
     dead_letters: list[DeadLetter] = field(default_factory=list)
@@ -72,15 +72,15 @@ class Run:
             measures = MeasureSet.parse(list(self.settings.measures)).canonical
             self.seen = ValueHistograms(measures, counted=(), warned=set(), positions=True)
 
-    def hear(self, outputs: Outputs) -> None:
+    def add_outputs(self, outputs: Outputs) -> None:
         """Records the outputs of a batch; no output may be repeated or withdrawn."""
-        for identity, said in spoken(outputs.evaluations):
+        for identity, emitted in emitted_evaluations(outputs.evaluations):
             before = self.last.get(identity)
-            assert before is None or before.revision < said.revision, ("revision", identity)
-            self.evaluations[identity, said.revision] = self.last[identity] = said
-        for identity, said in spoken(outputs.finished):
+            assert before is None or before.revision < emitted.revision, ("revision", identity)
+            self.evaluations[identity, emitted.revision] = self.last[identity] = emitted
+        for identity, emitted in emitted_evaluations(outputs.finished):
             assert identity not in self.finished, ("finished twice", identity)
-            self.finished[identity] = said
+            self.finished[identity] = emitted
         numbered = settled_rows(outputs.settled)
         first_n = len(self.settled)
         assert sorted(numbered) == list(range(first_n, first_n + len(numbered))), "settled numbers"
@@ -89,8 +89,8 @@ class Run:
         self.windows += outputs.windows
         self.dead_letters += outputs.dead_letters
 
-    def remaining(self) -> dict[Identity, Said]:
-        return dict(spoken(list(self.engine.remaining())))
+    def remaining(self) -> dict[Identity, EmittedEvaluation]:
+        return dict(emitted_evaluations(list(self.engine.remaining())))
 
 
 def new_run(settings: Settings, *, expire: bool = True, finished: bool = True) -> Run:
@@ -187,7 +187,7 @@ def feed(run: Run, reader: Reader, steps: Iterable[Step]) -> Iterable[Step]:
     """Runs in batches, and yields the numbers of records of both logs read so far."""
     read = (0, 0)
     for step in steps:
-        run.hear(run.engine.receive(*reader.batch(read, step)))
+        run.add_outputs(run.engine.receive(*reader.batch(read, step)))
         read = (read[0] + step[0], read[1] + step[1])
         yield read
 
@@ -195,16 +195,18 @@ def feed(run: Run, reader: Reader, steps: Iterable[Step]) -> Iterable[Step]:
 # -- actual outputs -----------------------------------------------------------------------------
 
 
-def spoken(parts: Iterable[EvaluationColumns]) -> list[tuple[Identity, Said]]:
+def emitted_evaluations(
+    parts: Iterable[EvaluationColumns],
+) -> list[tuple[Identity, EmittedEvaluation]]:
     """Evaluations by identity."""
-    said = []
+    rows = []
     for columns in parts:
         for b in range(len(columns)):
             content = evaluation_row(columns, b)
             text = repr((content, list(columns.grades[b].items())))
             identity = int(columns.event_times_ms[b]), *columns.texts[b][:2]
-            said.append((identity, Said(int(columns.revisions[b]), content, text)))
-    return said
+            rows.append((identity, EmittedEvaluation(int(columns.revisions[b]), content, text)))
+    return rows
 
 
 def evaluation_row(columns: EvaluationColumns, b: int) -> dict[str, Any]:
@@ -257,7 +259,7 @@ def settled_rows(parts: Iterable[SettledColumns]) -> dict[int, dict[str, Any]]:
 
 
 def expected_content(query: Query, evaluation: Evaluation) -> dict[str, Any]:
-    """The content of `Said` by the oracle."""
+    """The content of `EmittedEvaluation` by the oracle."""
     ranking = query.ranking
     return {
         "stratum": (ranking.model, ranking.variant, ranking.rankers),

@@ -16,7 +16,7 @@ from tests.oracle.worlds import World, seeded_world
 from tests.repeats import repeated, sized
 
 FIRST_SEED = 8_000_000
-WORLDS_A_PART = sized(12, quick=8)
+WORLDS_PER_PART = sized(12, quick=8)
 RULES = [
     ("max", ()),
     ("max", (("human", "last"),)),
@@ -34,7 +34,9 @@ def merging(seed: int) -> World:
 
 @pytest.mark.parametrize("part", repeated(8, quick=1))
 def test_the_law_holds_for_every_rule_of_merging(part):
-    for seed in range(FIRST_SEED + part * WORLDS_A_PART, FIRST_SEED + (part + 1) * WORLDS_A_PART):
+    for seed in range(
+        FIRST_SEED + part * WORLDS_PER_PART, FIRST_SEED + (part + 1) * WORLDS_PER_PART
+    ):
         try:
             read_checking_every_prefix(merging(seed), Random(seed), reads=DecodingReader)
         except Exception as error:
@@ -46,7 +48,9 @@ def test_eviction_and_crashes_do_not_change_merged_grades(monkeypatch, part):
     monkeypatch.setattr(Timers, "RUN", 3)
     monkeypatch.setattr(tiering, "_PART", 2)
     monkeypatch.setattr(expiry, "_CHUNK", 2)
-    for seed in range(FIRST_SEED + part * WORLDS_A_PART, FIRST_SEED + (part + 1) * WORLDS_A_PART):
+    for seed in range(
+        FIRST_SEED + part * WORLDS_PER_PART, FIRST_SEED + (part + 1) * WORLDS_PER_PART
+    ):
         try:
             live(merging(seed), Random(seed), MemoryStateStore)
         except Exception as error:

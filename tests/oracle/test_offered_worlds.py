@@ -39,7 +39,7 @@ from tests.oracle.worlds import MALFORMED, World, seeded_world
 from tests.repeats import repeated, sized
 
 FIRST_SEED = 7_000_000
-WORLDS_A_PART = sized(12, quick=8)
+WORLDS_PER_PART = sized(12, quick=8)
 SEGMENTS = ("device", "locale")
 
 
@@ -117,8 +117,8 @@ def expected(query: Query) -> dict[str, Any]:
         "sources": dict(sorted(sources.items())),
         **stated(query),
     }
-    told = {"candidate_kind", "descriptions", "graphs"} & message.keys()
-    if told and "features" not in message:
+    described_members = {"candidate_kind", "descriptions", "graphs"} & message.keys()
+    if described_members and "features" not in message:
         graphs = message.get("graphs")
         return {
             **offered,
@@ -145,31 +145,33 @@ def stated(query: Query) -> dict[str, Any]:
     """Levels, exposure and propensities, from the message and the served order."""
     message = json.loads(query.ranking.value)
     levels = message.get("segments") or {}
-    said: dict[str, Any] = {"levels": {name: levels[name] for name in SEGMENTS if levels.get(name)}}
+    members: dict[str, Any] = {
+        "levels": {name: levels[name] for name in SEGMENTS if levels.get(name)}
+    }
     kept = order(query.ranking, "served")  # positions of the kept mentions
     exposed, propensities = message.get("exposed"), message.get("propensities")
     if "exposed_top" in message:
         exposed = [position in kept[: message["exposed_top"]] for position in range(len(kept) + 99)]
     if exposed is not None:
-        said["exposed"] = [rank for rank, position in enumerate(kept, 1) if exposed[position]]
+        members["exposed"] = [rank for rank, position in enumerate(kept, 1) if exposed[position]]
     if exposed is not None or propensities is not None:
         ranks = {query.ranking.candidate_ids[at]: rank for rank, at in enumerate(kept, 1)}
-        said["logged"] = {
+        members["logged"] = {
             name: (ranks[name], propensities and propensities[kept[ranks[name] - 1]])
             for name in query.settled_evaluation.grades
             if name in ranks
         }
-    return said
+    return members
 
 
 def stated_in(part: SettledColumns, b: int) -> dict[str, Any]:
-    said: dict[str, Any] = {"levels": dict(part.levels.values(b, b + 1)[0])}
+    members: dict[str, Any] = {"levels": dict(part.levels.values(b, b + 1)[0])}
     logged = part.logged and part.logged[b]
     if logged:
         if logged.exposed is not None:
-            said["exposed"] = [i + 1 for i in range(1_000) if logged.exposed >> i & 1]
-        said["logged"] = dict(logged.candidates)
-    return said
+            members["exposed"] = [i + 1 for i in range(1_000) if logged.exposed >> i & 1]
+        members["logged"] = dict(logged.candidates)
+    return members
 
 
 def offered_in(part: SettledColumns) -> dict[int, dict[str, Any]]:
@@ -206,28 +208,28 @@ def offered_in(part: SettledColumns) -> dict[int, dict[str, Any]]:
 
 
 @dataclass
-class Heard:
+class SettledOutputs:
     """All records of settled queries by n, and the watermark records."""
 
     settled: dict[int, dict[str, Any]] = field(default_factory=dict)
-    marks: list[WatermarkRecord] = field(default_factory=list)
+    watermark_records: list[WatermarkRecord] = field(default_factory=list)
 
-    def hear(self, outputs: Outputs) -> None:
+    def add_outputs(self, outputs: Outputs) -> None:
         for part in outputs.settled:
             rows = offered_in(part)
             assert not rows.keys() & self.settled.keys()
             self.settled |= rows
         if outputs.watermark_record is not None:
-            self.marks.append(outputs.watermark_record)
+            self.watermark_records.append(outputs.watermark_record)
 
     def check(self, task: Task) -> None:
         assert [self.settled[n] for n in range(len(self.settled))] == [
             expected(query) for query in task.settled
         ]
 
-    def check_marks(self, task: Task) -> None:
+    def check_watermark_records(self, task: Task) -> None:
         """A mark is the number of queries that settle before its watermark, in the whole log."""
-        for mark in self.marks:
+        for mark in self.watermark_records:
             assert task.watermark != MINUS_INFINITY
             assert mark.watermark_ms <= task.watermark
             before = [q for q in task.queries if q.settled_time_ms < mark.watermark_ms]
@@ -265,23 +267,23 @@ def live(world: World, random: Random, new_store: Callable[[], Any]) -> int:
             engine.load(stored)
         return state, engine
 
-    store, heard = new_store(), Heard()
+    store, outputs_so_far = new_store(), SettledOutputs()
     state, engine = begin()
     read = committed = (0, 0)
-    said, checkpoint = Heard(), b""
+    committed_outputs, checkpoint = SettledOutputs(), b""
     total = len(world.rankings), len(world.judgments)
     while read != total:
         step = tuple(min(random.randint(0, 6), n - at) for at, n in zip(read, total, strict=True))
-        heard.hear(engine.receive(*reader.batch(read, step)))
+        outputs_so_far.add_outputs(engine.receive(*reader.batch(read, step)))
         read = (read[0] + step[0], read[1] + step[1])
-        heard.check(reader.judged(read))
+        outputs_so_far.check(reader.judged(read))
         check_kept(engine)
         if random.random() < 0.4:
             state.commit(engine)
-            committed, said = read, deepcopy(heard)
+            committed, committed_outputs = read, deepcopy(outputs_so_far)
             checkpoint = encode_checkpoint(engine.checkpoint())
         if random.random() < 0.15 and any(committed):
-            read, heard = committed, deepcopy(said)
+            read, outputs_so_far = committed, deepcopy(committed_outputs)
             if random.random() < 0.5:
                 state, engine = begin()
             else:
@@ -289,8 +291,8 @@ def live(world: World, random: Random, new_store: Callable[[], Any]) -> int:
                 state, engine = begin()
                 rebuild(world, engine, checkpoint, random)
                 state.commit(engine)
-    heard.check_marks(world.judge())
-    return len(heard.marks)
+    outputs_so_far.check_watermark_records(world.judge())
+    return len(outputs_so_far.watermark_records)
 
 
 def rebuild(world: World, engine: Engine, record: bytes, random: Random) -> None:
@@ -315,13 +317,15 @@ def test_offered_training_data_survive_eviction_and_crashes(monkeypatch, part):
     monkeypatch.setattr(RaggedColumns, "_SMALLEST", 3)
     monkeypatch.setattr(Offered, "_SCHEMAS_BEFORE_CLEANING", 2)
     monkeypatch.setattr(Stated, "_LEVELS_BEFORE_CLEANING", 1)
-    first, marks = FIRST_SEED + part * WORLDS_A_PART, 0
-    for seed in range(first, first + WORLDS_A_PART):
+    first, n_watermark_records = FIRST_SEED + part * WORLDS_PER_PART, 0
+    for seed in range(first, first + WORLDS_PER_PART):
         try:
-            marks += live(with_features(seeded_world(seed)), Random(seed), MemoryStateStore)
+            n_watermark_records += live(
+                with_features(seeded_world(seed)), Random(seed), MemoryStateStore
+            )
         except Exception as error:
             raise AssertionError(f"seed {seed}") from error
-    assert marks
+    assert n_watermark_records
 
 
 @pytest.mark.slow(alone=False)
@@ -343,7 +347,7 @@ def test_training_data_of_a_query_are_dropped_once_it_has_settled():
 
 def test_without_learning_only_watermark_records_are_written(monkeypatch):
     monkeypatch.setattr(expiry, "WATERMARK_RECORD_EVERY_MS", 1)
-    marks = 0
+    n_watermark_records = 0
     for seed in range(FIRST_SEED, FIRST_SEED + 5):
         world = with_features(seeded_world(seed))
         engine, reader = new_engine(world.settings), DecodingReader(world)
@@ -352,8 +356,8 @@ def test_without_learning_only_watermark_records_are_written(monkeypatch):
         assert parts
         assert all(part.offered is None for part in parts)
         assert all(part.levels is None for part in parts)
-        marks += outputs.watermark_record is not None
-    assert marks
+        n_watermark_records += outputs.watermark_record is not None
+    assert n_watermark_records
 
 
 def test_an_early_judgment_keeps_its_source_over_a_restart():
@@ -365,15 +369,15 @@ def test_an_early_judgment_keeps_its_source_over_a_restart():
         rankings=(Raw(0, 1_000, json.dumps(ranking).encode()),),
         judgments=(Raw(0, 1_000, json.dumps(judgment).encode()),),
     )
-    store, reader, heard = MemoryStateStore(), FeaturesReader(world), Heard()
+    store, reader, outputs_so_far = MemoryStateStore(), FeaturesReader(world), SettledOutputs()
     state = TaskState(store, task=0, features=True)
     engine = engine_of(world, disk_tier=state)
-    heard.hear(engine.receive(*reader.batch((0, 0), (0, 1))))
+    outputs_so_far.add_outputs(engine.receive(*reader.batch((0, 0), (0, 1))))
     state.commit(engine)
     state = TaskState(store, task=0, features=True)
     engine = engine_of(world, disk_tier=state)
     engine.load(state.load())
-    heard.hear(engine.receive(*reader.batch((0, 1), (1, 0))))
+    outputs_so_far.add_outputs(engine.receive(*reader.batch((0, 1), (1, 0))))
     for outputs in engine.finish():
-        heard.hear(outputs)
-    assert heard.settled == {0: {"offset": 0, "sources": {"human": 1}, "levels": {}}}
+        outputs_so_far.add_outputs(outputs)
+    assert outputs_so_far.settled == {0: {"offset": 0, "sources": {"human": 1}, "levels": {}}}

@@ -23,7 +23,7 @@ from tests.oracle.worlds import MALFORMED, World, seeded_world
 from tests.repeats import repeated, sized
 
 FIRST_SEED = 9_000_000
-WORLDS_A_PART = sized(12, quick=8)
+WORLDS_PER_PART = sized(12, quick=8)
 LEVELS = ("de", "fr", "\u00e4", "x", "y", OTHER, "", None)
 
 
@@ -58,7 +58,7 @@ def levelled_world(seed: int) -> World:
 @pytest.mark.parametrize("part", repeated(8, quick=1))
 def test_sums_by_level_equal_the_oracle_at_every_prefix(part):
     n_folded = 0
-    for seed in range(FIRST_SEED + part, FIRST_SEED + 8 * WORLDS_A_PART, 8):
+    for seed in range(FIRST_SEED + part, FIRST_SEED + 8 * WORLDS_PER_PART, 8):
         world = levelled_world(seed)
         run = read_checking_every_prefix(world, Random(seed), reads=DecodingReader)
         n_folded += any(path[4:5] == (OTHER,) and n for path, n in run.engine.tally().items())
@@ -72,7 +72,7 @@ def test_sums_by_level_survive_eviction_and_crashes(monkeypatch, part):
     monkeypatch.setattr(tiering, "_PART", 2)
     monkeypatch.setattr(expiry, "_CHUNK", 2)
     monkeypatch.setattr(Stated, "_LEVELS_BEFORE_CLEANING", 1)
-    for seed in range(FIRST_SEED + part, FIRST_SEED + 8 * WORLDS_A_PART, 8):
+    for seed in range(FIRST_SEED + part, FIRST_SEED + 8 * WORLDS_PER_PART, 8):
         try:
             live(levelled_world(seed), Random(seed), MemoryStateStore)
         except Exception as error:

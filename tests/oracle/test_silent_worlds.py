@@ -21,7 +21,7 @@ from tests.oracle.worlds import MALFORMED, World, seeded_world
 from tests.repeats import repeated, sized
 
 FIRST_SEED = 9_000_000
-WORLDS_A_PART = sized(12, quick=8)
+WORLDS_PER_PART = sized(12, quick=8)
 
 
 def exposing(raw: Raw) -> Raw:
@@ -63,7 +63,9 @@ def silent_world(seed: int) -> World:
 
 @pytest.mark.parametrize("part", repeated(8, quick=1))
 def test_the_law_holds_with_silence_as_grade_0(part):
-    for seed in range(FIRST_SEED + part * WORLDS_A_PART, FIRST_SEED + (part + 1) * WORLDS_A_PART):
+    for seed in range(
+        FIRST_SEED + part * WORLDS_PER_PART, FIRST_SEED + (part + 1) * WORLDS_PER_PART
+    ):
         try:
             read_checking_every_prefix(silent_world(seed), Random(seed), reads=DecodingReader)
         except Exception as error:
@@ -75,7 +77,9 @@ def test_eviction_and_crashes_do_not_change_silent_queries(monkeypatch, part):
     monkeypatch.setattr(Timers, "RUN", 3)
     monkeypatch.setattr(tiering, "_PART", 2)
     monkeypatch.setattr(expiry, "_CHUNK", 2)
-    for seed in range(FIRST_SEED + part * WORLDS_A_PART, FIRST_SEED + (part + 1) * WORLDS_A_PART):
+    for seed in range(
+        FIRST_SEED + part * WORLDS_PER_PART, FIRST_SEED + (part + 1) * WORLDS_PER_PART
+    ):
         try:
             live(silent_world(seed), Random(seed), MemoryStateStore)
         except Exception as error:

@@ -36,27 +36,36 @@ from tests.oracle.worlds import World, seeded_world
 from tests.repeats import repeated, sized
 
 FIRST_SEED = 5_000_000
-WORLDS_A_PART = sized(15, quick=10)
+WORLDS_PER_PART = sized(15, quick=10)
 
 
 def begin(
-    world: World, store: StateStore, max_bytes: int, said: Run | None
+    world: World, store: StateStore, max_bytes: int, committed_run: Run | None
 ) -> tuple[Run, TaskState]:
-    """A process that continues from the store; *said* has the outputs up to the commit."""
+    """A process that continues from the store; *committed_run* has the outputs up to the commit."""
     state = TaskState(store, task=0)
     made = new_engine(world.settings, disk_tier=state, max_bytes=max_bytes)
     stored = state.load()
     if stored is not None:
         made.load(stored)
-    run = Run(world.settings, made) if said is None else replace(deepcopy_of(said), engine=made)
+    run = (
+        Run(world.settings, made)
+        if committed_run is None
+        else replace(deepcopy_of(committed_run), engine=made)
+    )
     return run, state
 
 
 def begin_cold(
-    world: World, store: StateStore, max_bytes: int, said: Run, checkpoint: bytes, random: Random
+    world: World,
+    store: StateStore,
+    max_bytes: int,
+    committed_run: Run,
+    checkpoint: bytes,
+    random: Random,
 ) -> tuple[Run, TaskState]:
     """A process without a disk, which has the inputs and a checkpoint record."""
-    run, state = begin(world, store, max_bytes, said)
+    run, state = begin(world, store, max_bytes, committed_run)
     taken = decode_checkpoint(checkpoint)
     reader = DecodingReader(world)
     logs = {"rankings": world.rankings, "judgments": world.judgments}
@@ -102,27 +111,27 @@ def live(world: World, random: Random, new_store: Callable[[], StateStore]) -> N
     max_bytes = random.choice((0, 0, 3_000, 1 << 40))
     run, state = begin(world, store, max_bytes, None)
     read = committed = (0, 0)
-    said, checkpoint = deepcopy_of(run), b""
+    committed_run, checkpoint = deepcopy_of(run), b""
     total = len(world.rankings), len(world.judgments)
     while read != total:
         step = tuple(min(random.randint(0, 6), n - at) for at, n in zip(read, total, strict=True))
-        run.hear(run.engine.receive(*reader.batch(read, step)))
+        run.add_outputs(run.engine.receive(*reader.batch(read, step)))
         read = (read[0] + step[0], read[1] + step[1])
         check_positions(run, world, read)
         check(run, reader.judged(read))
         if random.random() < 0.4:
             state.commit(run.engine)
-            committed, said = read, deepcopy_of(run)
+            committed, committed_run = read, deepcopy_of(run)
             checkpoint = encode_checkpoint(run.engine.checkpoint())
             check(run, reader.judged(read))
         if random.random() < 0.15 and any(committed):
             read = committed
             if random.random() < 0.5:
-                run, state = begin(world, store, max_bytes, said)
+                run, state = begin(world, store, max_bytes, committed_run)
             else:
                 store.close()
                 store = new_store()
-                run, state = begin_cold(world, store, max_bytes, said, checkpoint, random)
+                run, state = begin_cold(world, store, max_bytes, committed_run, checkpoint, random)
             check(run, reader.judged(read))
     store.close()
 
@@ -132,8 +141,8 @@ def test_eviction_and_crashes_do_not_change_results(monkeypatch, part):
     monkeypatch.setattr(Timers, "RUN", 3)
     monkeypatch.setattr(tiering, "_PART", 2)
     monkeypatch.setattr(expiry, "_CHUNK", 2)
-    first = FIRST_SEED + part * WORLDS_A_PART
-    for seed in range(first, first + WORLDS_A_PART):
+    first = FIRST_SEED + part * WORLDS_PER_PART
+    for seed in range(first, first + WORLDS_PER_PART):
         try:
             live(seeded_world(seed), Random(seed), MemoryStateStore)
         except Exception as error:

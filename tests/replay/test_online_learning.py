@@ -18,7 +18,7 @@ from evaluator.wire.weights.leader_state import RecordWriter
 from evaluator.wire.weights.weights_record import Weights
 from tests.oracle.messages import Raw
 from tests.replay.running import put, replayed, rows
-from tests.worker.house import House
+from tests.worker.house import WorkerHarness
 from tests.worker.traffic import LONG_AGO_MS, SETTINGS, Traffic
 
 N_TASKS = 2
@@ -108,20 +108,20 @@ async def weights_of(directory, out, *, at_end="settle", **options):
 @pytest.mark.parametrize("traffic", BOTH, indirect=True)
 async def test_a_replay_writes_the_weights_that_it_learned_and_tried(directory, tmp_path):
     files = await weights_of(directory, tmp_path / "out")
-    said = rows(files, "weights.ndjson")
-    assert [each["status"] for each in said][:2] == ["challenger", "promoted"]
-    assert [each["version"] for each in said] == list(range(1, len(said) + 1))
-    for each in said:
+    published = rows(files, "weights.ndjson")
+    assert [each["status"] for each in published][:2] == ["challenger", "promoted"]
+    assert [each["version"] for each in published] == list(range(1, len(published) + 1))
+    for each in published:
         Weights.model_validate(each)
-    if "success_rates" in said[1]:
-        assert min(said[1]["weights"][:2]) > 0  # phi_rel and phi_hist
-        assert [row[1] for row in said[1]["success_rates"]["successes"]] == ["a"]
+    if "success_rates" in published[1]:
+        assert min(published[1]["weights"][:2]) > 0  # phi_rel and phi_hist
+        assert [row[1] for row in published[1]["success_rates"]["successes"]] == ["a"]
     else:
-        a, b = said[1]["weights"]
+        a, b = published[1]["weights"]
         assert a > 0 > b
     manifest = json.loads(files["manifest.json"])
     assert manifest["settings"]["learning"] == {"loss": "softmax"}
-    assert manifest["counts"]["weights"] == len(said)
+    assert manifest["counts"]["weights"] == len(published)
 
 
 @pytest.mark.slow
@@ -150,20 +150,20 @@ async def test_a_replay_without_a_leader_has_no_weights(directory, tmp_path):
 async def test_a_live_leader_publishes_the_weights_of_a_replay(traffic, directory, tmp_path, seed):
     """Settled queries of workers so far, read in any order, against replays of their inputs."""
     settings = replace(SETTINGS, measures=("mrr", "ndcg@10"))
-    house = House(n_tasks=N_TASKS, learns=True, settings=settings)
-    house.append(dict(enumerate(traffic)))
-    await house.until_end(max_poll_records=40)
+    harness = WorkerHarness(n_tasks=N_TASKS, learns=True, settings=settings)
+    harness.append(dict(enumerate(traffic)))
+    await harness.until_end(max_poll_records=40)
     random, leader = Random(seed), OnlineLearner(rules(), n_tasks=N_TASKS)
     record_writer, live = RecordWriter("l", {"loss": "softmax"}), []
-    left = [list(house.broker.output("settled", task)) for task in range(N_TASKS)]
+    left = [list(harness.broker.output("settled", task)) for task in range(N_TASKS)]
     while any(left):
         task = random.choice([task for task, part in enumerate(left) if part])
         n = random.randint(1, 30)
         batch, left[task] = left[task][:n], left[task][n:]
         records = [decode_settled(each.value, rules().offline_ranking.measures) for each in batch]
-        for turned in leader.receive(records):
+        for interval in leader.receive(records):
             live += [
-                record.value for topic, record in record_writer.records(turned) if "log" in topic
+                record.value for topic, record in record_writer.records(interval) if "log" in topic
             ]
     held = await weights_of(directory, tmp_path / "hold", at_end="hold")
     assert len(live) >= 2

@@ -176,13 +176,13 @@ async def test_files_equal_the_oracle(crowded, tmp_path, crowds, at_end):
     valued = [query for query in queries if query.running.units is not None]
     evaluations = rows(files, "evaluations.ndjson")
     expected_rows = [expected_evaluation(query) for query in valued]
-    assert sorted(map(told, evaluations), key=repr) == sorted(expected_rows, key=repr)
+    assert sorted(map(written_evaluation, evaluations), key=repr) == sorted(expected_rows, key=repr)
     assert list(map(settled_values, rows(files, "settled.ndjson"))) == [
         expected_values(q.settled_evaluation, settings) for task in tasks for q in task.settled
     ]
 
 
-def told(row):
+def written_evaluation(row):
     identity = (row["event_time_ms"], row["trace_id"], row["node_id"])
     return identity, row["revision"], row["grades"], row["rank"], settled_values(row)
 

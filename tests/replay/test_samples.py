@@ -119,7 +119,7 @@ def test_a_group_beyond_the_limits_of_a_message_is_a_dead_letter(replay):
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("no json", "not a sample: "),
         ('{"trace_id": "t"}', "required field `node_id`"),
@@ -129,11 +129,11 @@ def test_a_group_beyond_the_limits_of_a_message_is_a_dead_letter(replay):
         (json.dumps(row("t", "b", score=1.0)), "some rows of t, n have a score and some have none"),
     ],
 )
-def test_an_invalid_row_ends_the_replay_and_is_named(replay, line, said):
+def test_an_invalid_row_ends_the_replay_and_is_named(replay, line, message):
     code, _, err, files = replay([row("t", "a", 1), line])
     assert (code, files, err.count("\n")) == (3, {}, 1)
     assert "samples.ndjson, line 2: " in err
-    assert said in err
+    assert message in err
 
 
 def test_a_missing_file_is_an_unusable_input(tmp_path, capsys):

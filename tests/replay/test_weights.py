@@ -212,14 +212,14 @@ def test_an_empty_ranking_counts_for_the_weights(replay):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (None, "is not a file"),
         (b"{", "no JSON"),
         (json.dumps(RECORD | {"checksum": "0" * 64}).encode(), "it was changed"),
     ],
 )
-def test_unreadable_weights_are_an_unusable_input(replay, content, said):
+def test_unreadable_weights_are_an_unusable_input(replay, content, message):
     replay.weights.unlink()
     if content is not None:
         replay.weights.write_bytes(content)
@@ -227,4 +227,4 @@ def test_unreadable_weights_are_an_unusable_input(replay, content, said):
     code, _, err, files = replay(rankings, judgments)
     assert (code, files, err.count("\n")) == (3, {}, 1)
     assert "weights.json" in err
-    assert said in err
+    assert message in err

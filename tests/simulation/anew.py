@@ -22,7 +22,7 @@ LATEST_SECONDS = 10.0
 """By then all records have arrived that dead processes had emitted."""
 
 
-class Anew:
+class Continuation:
     """Has its own random numbers, so that a world is the same with it and without.
 
     Two processes read the present logs, on an old disk or on none: one may be killed, the other
@@ -46,12 +46,12 @@ class Anew:
         disk = random.choice([*world._disks, Disk()])
         accept_loss = random.random() < 0.3
         first = Life(world, "anew", disk, crash_at=random.randint(1, 60), accept_loss=accept_loss)
-        await self._lived(first)
+        await self._run(first)
         last = Life(world, "anew, again", disk, accept_loss=accept_loss)
-        assert await self._lived(last) == "done"
+        assert await self._run(last) == "done"
         self._judge(last, before)
 
-    async def _lived(self, life: Life) -> str:
+    async def _run(self, life: Life) -> str:
         how = await life.run(until_end=True)
         self._world.broker.group("group").leave(life.source)
         await asyncio.sleep(LATEST_SECONDS)
@@ -94,7 +94,7 @@ class Anew:
     def _judge(self, last: Life, before: dict) -> None:
         world = self._world
         inputs = {
-            task: tuple(self._there(log, task) for log in LOGS)
+            task: tuple(self._present_records(log, task) for log in LOGS)
             for task in range(world.plan.n_tasks)
         }
         truth = Truth(inputs, world.plan.settings)  # type: ignore[arg-type]
@@ -104,13 +104,13 @@ class Anew:
             check_early(last.engines[number], task)
         if self._ends_are_lost:
             return
-        said = {lane: records[before[lane] :] for lane, records in self._outputs().items()}
-        truth.check_evaluations(said)
-        truth.check_settled(said)
-        truth.check_windows(said)
-        truth.check_dead_letters(said, once=False)
+        outputs = {lane: records[before[lane] :] for lane, records in self._outputs().items()}
+        truth.check_evaluations(outputs)
+        truth.check_settled(outputs)
+        truth.check_windows(outputs)
+        truth.check_dead_letters(outputs, once=False)
 
-    def _there(self, log: Log, task: int) -> list[Raw]:
+    def _present_records(self, log: Log, task: int) -> list[Raw]:
         kept = self._world.broker.logs[log, task]
         columns = zip(kept.offsets, kept.timestamps_ms, kept.values, kept.keys, strict=True)
         return [Raw(*row) for row in columns]

@@ -39,7 +39,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         selector = _NothingOutside()
-        selector.pass_by = self._pass_by
+        selector.pass_by = self._advance
         self._now_seconds = 0.0
         super().__init__(selector)
         self._clock_resolution = 1e-6  # sums of seconds are not exact
@@ -47,7 +47,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._now_seconds
 
-    def _pass_by(self, seconds: float) -> None:
+    def _advance(self, seconds: float) -> None:
         self._now_seconds += seconds
 
 

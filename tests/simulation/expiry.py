@@ -22,7 +22,7 @@ READ = {"rankings": read_rankings, "judgments": read_judgments}
 REFUSES = {log: by_the_models(log, MAX_FUTURE_SKEW_MS) for log in LOGS}
 FROM_THE_BEGINNING: Offsets = dict.fromkeys(LOGS, 0)
 GROUP = "group"
-SAY_SO = {"input_expired", "input_lost", "queries_lost"}
+LOSS_EVENTS = {"input_expired", "input_lost", "queries_lost"}
 """Log events of a process that has noticed missing records."""
 CUT_CHANCE = 0.15
 CATCH_CHANCE = 0.02
@@ -47,10 +47,10 @@ class Expiry:
         self._gone: dict[Partition, list[Raw]] = defaultdict(list)
         self._clocks: dict[Partition, list[int]] = defaultdict(list)
         self._offsets: dict[Partition, list[int]] = defaultdict(list)
-        self._heard_to: dict[Partition, int] = {}
+        self._clocks_read_to: dict[Partition, int] = {}
         self.cut: set[int] = set()
         """Tasks that lack records that they may need."""
-        self.said: dict[int, Mapping[Output, int]] = {}
+        self.reported: dict[int, Mapping[Output, int]] = {}
         """Tasks with a reported loss, and the numbers of records of each output at that time."""
         self.behind: dict[int, set[str]] = defaultdict(set)
         """Processes that began a task behind expired records."""
@@ -61,10 +61,10 @@ class Expiry:
 
     # Deletion
 
-    def pass_by(self) -> None:
+    def maybe_expire(self) -> None:
         """The broker may check here for records to delete."""
         kind = self._world.plan.retention
-        if kind == "for ever" or self._world.calm or self._random.random() < 0.5:
+        if kind == "for ever" or self._world.faults_ended or self._random.random() < 0.5:
             return
         for task in range(self._world.plan.n_tasks):
             self._expire(task, self._needed(task), "is not needed any more")
@@ -112,7 +112,7 @@ class Expiry:
             kept = self._world.broker.logs[log, task]
             if offset <= kept.first:
                 continue
-            self._hear(log, task)
+            self._advance_clock(log, task)
             n_gone = kept.index_of(offset)
             rows = zip(kept.offsets, kept.timestamps_ms, kept.values, kept.keys, strict=True)
             self._gone[log, task] += [
@@ -120,7 +120,7 @@ class Expiry:
             ]
             self._world.broker.expire(log, task, offset)
             self._world.count("expired")
-            self._world.say(f"{log}-{task} before {offset} {how}")
+            self._world.add_step(f"{log}-{task} before {offset} {how}")
 
     # Required records
 
@@ -155,8 +155,12 @@ class Expiry:
             needs.append({log: life.source.begins.get((log, task), 2**63) for log in LOGS})
         owned = life.worker._tasks.get(task)
         if owned is not None:
-            spoken_of = [step.checkpoint.watermark_ms for step in owned._steps if step.checkpoint]
-            watermarks = [ms for ms in (owned.engine.watermark_ms, *spoken_of) if ms is not None]
+            checkpoint_watermarks = [
+                step.checkpoint.watermark_ms for step in owned._steps if step.checkpoint
+            ]
+            watermarks = [
+                ms for ms in (owned.engine.watermark_ms, *checkpoint_watermarks) if ms is not None
+            ]
             needs += [owned.positions, self._before(task, max(watermarks, default=None))]
         return needs
 
@@ -169,15 +173,15 @@ class Expiry:
         kept_ms = watermark_ms - (state_ms + of.key_reserved_ms + self._world.plan.kept_more_ms)
         needed: dict[Log, int] = {}
         for log in LOGS:
-            offsets = self._hear(log, task)
+            offsets = self._advance_clock(log, task)
             needed[log] = offsets[bisect_left(self._clocks[log, task], kept_ms)]
         return needed
 
-    def _hear(self, log: Log, task: int) -> list[int]:
+    def _advance_clock(self, log: Log, task: int) -> list[int]:
         """Offsets of the records that have moved the clock of a log."""
         kept = self._world.broker.logs[log, task]
         clocks, offsets = self._clocks[log, task], self._offsets[log, task]
-        begin = kept.index_of(self._heard_to.get((log, task), 0))
+        begin = kept.index_of(self._clocks_read_to.get((log, task), 0))
         for n in range(begin, len(kept.offsets)):
             raw = Raw(kept.offsets[n], kept.timestamps_ms[n], kept.values[n])
             (record,) = READ[log]([raw], REFUSES[log])
@@ -186,21 +190,21 @@ class Expiry:
             if not clocks or record.timestamp_ms > clocks[-1]:
                 clocks.append(record.timestamp_ms)
                 offsets.append(record.offset)
-        self._heard_to[log, task] = kept.end
+        self._clocks_read_to[log, task] = kept.end
         return offsets
 
     # Reports
 
-    def hear(self, life: "Life", event: Mapping[str, Any]) -> None:
+    def on_log_event(self, life: "Life", event: Mapping[str, Any]) -> None:
         """Receives a log event of a process."""
-        if event["event"] in SAY_SO:
+        if event["event"] in LOSS_EVENTS:
             task = event["task"] if "task" in event else event["partition"]
-            self.told(task)
+            self.report_loss(task)
             if event["event"] != "input_lost":
                 self.behind[task].add(life.name)
 
-    def told(self, task: int) -> None:
+    def report_loss(self, task: int) -> None:
         """A loss of a task is reported, so its later outputs may differ."""
         written = self._world.broker
-        if task in self.cut and task not in self.said:
-            self.said[task] = {output: len(written.output(output, task)) for output in OUTPUTS}
+        if task in self.cut and task not in self.reported:
+            self.reported[task] = {output: len(written.output(output, task)) for output in OUTPUTS}

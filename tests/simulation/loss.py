@@ -51,9 +51,9 @@ class Loss:
     def __init__(self, world: "Simulation") -> None:
         self._world = world
         self._warm: dict[tuple[str, int], Mapping[Log, int]] = {}
-        self._said: dict[tuple[str, str, Log, int], int] = {}
+        self._reported_counts: dict[tuple[str, str, Log, int], int] = {}
 
-    def hear(self, life: "Life", event: Mapping[str, Any]) -> None:
+    def on_log_event(self, life: "Life", event: Mapping[str, Any]) -> None:
         """Receives a log event of a process."""
         if event["event"] == "state_loaded":
             self._warm[life.name, event["task"]] = event["positions"]
@@ -61,7 +61,7 @@ class Loss:
             self._warm.pop((life.name, event["task"]), None)
         if event["event"] in ("input_expired", "input_lost"):
             of = event["log"], event["partition"]
-            self._said[life.name, event["event"], *of] = event["records"]
+            self._reported_counts[life.name, event["event"], *of] = event["records"]
 
     def ended(self, life: "Life", error: BaseException | None) -> str | None:
         """How a process ended because of expired records; None if it did not."""
@@ -69,7 +69,7 @@ class Loss:
         if isinstance(error, SourceUnusable):
             for log, task in life.source.outside():
                 if task in expiry.cut and f"of {log}-{task} is not in its log" in str(error):
-                    expiry.told(task)
+                    expiry.report_loss(task)
                     self._world.count(OVERTAKEN)
                     return OVERTAKEN
         refused = REFUSAL.search(str(error)) if isinstance(error, StateUnusable) else None
@@ -79,7 +79,7 @@ class Loss:
         assert task in expiry.cut
         rebuilt = Rebuilt(self._world, life, task)
         assert n_lost == rebuilt.lost
-        expiry.told(task)
+        expiry.report_loss(task)
         if life is self._world.last:  # which had the task once, and left no records of it
             expiry.behind[task].discard(life.name)
         self._world.count(LACKS)
@@ -92,8 +92,8 @@ class Loss:
         assert self._world.plan.retention.startswith("short") or not self._world.counts.keys() & {
             *("log input_lost", "log queries_lost", OVERTAKEN, LACKS)
         }
-        for task in expiry.said:
-            self._check_said_before(task)
+        for task in expiry.reported:
+            self._check_outputs_before(task)
             self._check_lost(last, task)
             self._check_ledger(last, task)
             warm = self._warm.get((last.name, task))
@@ -104,31 +104,35 @@ class Loss:
                 self._world.count("judged: went on with a store")
                 self._check_gap(last, task, warm)
 
-    def _check_said_before(self, task: int) -> None:
+    def _check_outputs_before(self, task: int) -> None:
         world = self._world
-        counts = world.expiry.said[task]
+        counts = world.expiry.outputs[task]
         truth = Truth(
             {task: (world.raws("rankings", task), world.raws("judgments", task))},
             world.plan.settings,
         )
-        said = {(out, task): world.broker.output(out, task)[: counts[out]] for out in OUTPUTS}
-        truth.check_evaluations(said, whole=False)
-        truth.check_settled(said, whole=False)
-        truth.check_windows(said, whole=False)
-        truth.check_dead_letters(said, once=False, whole=False)
+        outputs = {(out, task): world.broker.output(out, task)[: counts[out]] for out in OUTPUTS}
+        truth.check_evaluations(outputs, whole=False)
+        truth.check_settled(outputs, whole=False)
+        truth.check_windows(outputs, whole=False)
+        truth.check_dead_letters(outputs, once=False, whole=False)
 
     def _check_lost(self, last: "Life", task: int) -> None:
         """The records behind the commits of the group, if it has any."""
         for log in LOGS:
             began = last.source.began[log, task]
             n_lost = began - last.source.had.get((log, task), began)
-            assert self._said.get((last.name, "input_lost", log, task), 0) == max(0, n_lost)
+            assert self._reported_counts.get((last.name, "input_lost", log, task), 0) == max(
+                0, n_lost
+            )
 
     def _check_expired(self, last: "Life", task: int, wanted: Mapping[Log, int]) -> None:
         """The number of deleted records that it would have read."""
         for log in LOGS:
             n_gone = last.source.began[log, task] - wanted[log]
-            assert self._said.get((last.name, "input_expired", log, task), 0) == max(0, n_gone)
+            assert self._reported_counts.get((last.name, "input_expired", log, task), 0) == max(
+                0, n_gone
+            )
 
     def _check_rebuilt(self, last: "Life", task: int) -> None:
         rebuilt = Rebuilt(self._world, last, task)

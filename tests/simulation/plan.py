@@ -43,8 +43,8 @@ class Plan:
     loop: Mapping[str, int | bool]
     release_timeout_seconds: float
     latency_seconds: float
-    boundaries_a_life: int | None
-    crash_hurts_disk: float
+    boundaries_per_life: int | None
+    disk_loss_chance: float
     events: tuple[str, ...]
     chances: Mapping[str, float] = field(default_factory=dict)
     retention: Retention = "for ever"
@@ -125,8 +125,8 @@ def drawn(seed: int) -> Plan:
         },
         release_timeout_seconds=random.choice((0.3, 3.0)),
         latency_seconds=random.choice((0.0, 0.01, 0.1, 0.3)),
-        boundaries_a_life=random.choice((50, 150, 150, 400, None)),
-        crash_hurts_disk=random.choice((0.0, 0.4, 0.4)),
+        boundaries_per_life=random.choice((50, 150, 150, 400, None)),
+        disk_loss_chance=random.choice((0.0, 0.4, 0.4)),
         events=tuple(event for event in EVENTS if random.random() < 0.4),
         chances={fault: FAULTS[fault] for fault in faults},
         retention=retention,

@@ -22,7 +22,7 @@ READS = {"await", "store read"}
 """Boundaries without an effect on the world."""
 Lane = tuple[Output, int]
 
-speaker: ContextVar["Life | None"] = ContextVar("speaker", default=None)
+current_life: ContextVar["Life | None"] = ContextVar("current_life", default=None)
 
 
 class Killed(BaseException):
@@ -65,10 +65,10 @@ class Life:
         self._task: asyncio.Task[None] | None = None
         self._snapshot = self.worker.snapshot
 
-    def say(self, text: str) -> None:
-        self.world.say(text, self.name)
+    def add_step(self, text: str) -> None:
+        self.world.add_step(text, self.name)
 
-    async def buried(self) -> None:
+    async def finished(self) -> None:
         """Waits until none of its tasks runs any more."""
         if self._task is not None:
             await asyncio.wait({self._task})
@@ -87,19 +87,19 @@ class Life:
         self.dead = True
         self.sink.cut()
         if isinstance(error, StateUnusable) and self.refusal is not None:
-            self.say(f"ended, as it should: {error}")
+            self.add_step(f"ended, as it should: {error}")
             return "refused"
         ended = self.world.loss.ended(self, error)
         if ended is not None:
-            self.say(f"ended, as it should: {error}")
+            self.add_step(f"ended, as it should: {error}")
             return ended
         if error is not None:
             raise error
-        self.say("ended in order")
+        self.add_step("ended in order")
         return "done"
 
     async def _run(self, until_end: bool) -> None:
-        speaker.set(self)
+        current_life.set(self)
         self._states.hold()
         await _Stepped(self, self.worker.run(until_end=until_end))
 
@@ -119,7 +119,7 @@ class Life:
         """Ends it like `kill -9`."""
         if self.dead:
             return
-        self.say(f"KILLED: {reason}")
+        self.add_step(f"KILLED: {reason}")
         self.dead = True
         self.sink.cut()
         if self._task is not None:
@@ -128,10 +128,12 @@ class Life:
     def happens(self, fault: str) -> bool:
         """Whether a fault of its medium occurs now; if that ends the process, it counts as
         refused."""
-        if self.world.calm or self.random.random() >= self.world.plan.chances.get(fault, 0.0):
+        if self.world.faults_ended or self.random.random() >= self.world.plan.chances.get(
+            fault, 0.0
+        ):
             return False
         self.world.count(fault)
-        self.say(f"fault: {fault}")
+        self.add_step(f"fault: {fault}")
         if fault.startswith("disk full"):
             self.refusal = fault
         return True
@@ -150,7 +152,7 @@ class Life:
         """Observes each new snapshot of the process."""
         snapshot = self.worker.snapshot
         if snapshot is not self._snapshot:
-            self.world.witness(self, self._snapshot, snapshot)
+            self.world.observe(self, self._snapshot, snapshot)
             self._snapshot = snapshot
 
 
@@ -206,7 +208,7 @@ class SimulatedSource(MemorySource):
 
     def rejoin(self) -> None:
         if self.expelled and self._joined and not self._life.dead:
-            self._life.say("notices that it was expelled, and joins again")
+            self._life.add_step("notices that it was expelled, and joins again")
             self.expelled = False
             self._group.join(self)
 
@@ -324,7 +326,7 @@ class SimulatedSink:
                 continue
             self._broker.write(lane, rows)
             if lane[0] == CHECKPOINTS:
-                life.world.expiry.pass_by()
+                life.world.expiry.maybe_expire()
             if life.happens("produce ambiguous"):
                 continue
             self._lanes[lane].pop(0)
@@ -344,7 +346,9 @@ class SimulatedSink:
             arrived = rows[: self._life.random.randint(0, len(rows))]
             if arrived:
                 seconds = self._life.random.choice((0.0, 0.0, 1.0, 5.0))
-                self._life.say(f"{len(arrived)} of {len(rows)} records of {lane} arrive anyway")
+                self._life.add_step(
+                    f"{len(arrived)} of {len(rows)} records of {lane} arrive anyway"
+                )
                 self._life.world.count("records of the dead")
                 loop = asyncio.get_running_loop()
                 self._late.append((lane, arrived))

@@ -10,10 +10,10 @@ from tests.repeats import repeated
 from tests.simulation.world import Simulation, digest
 
 FIRST_SEED = 1
-WORLDS_A_PART = 8
+WORLDS_PER_PART = 8
 
 
-def lived(seed):
+def finished_world(seed):
     """A finished world; failures have its seed and its last steps."""
     world = Simulation(seed)
     try:
@@ -28,9 +28,9 @@ def lived(seed):
 
 @pytest.mark.parametrize("part", repeated(20, quick=1))
 def test_no_fault_changes_outputs_or_counts(part):
-    first = FIRST_SEED + part * WORLDS_A_PART
-    for seed in range(first, first + WORLDS_A_PART):
-        lived(seed)
+    first = FIRST_SEED + part * WORLDS_PER_PART
+    for seed in range(first, first + WORLDS_PER_PART):
+        finished_world(seed)
 
 
 @pytest.mark.slow
@@ -43,4 +43,4 @@ def test_a_seed_makes_the_same_world_in_another_process():
         text=True,
         check=True,
     )
-    assert f"digest {digest(lived(seed))}" in replayed.stdout
+    assert f"digest {digest(finished_world(seed))}" in replayed.stdout

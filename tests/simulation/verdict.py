@@ -29,9 +29,9 @@ FINAL_OUTCOMES = {
     "judgments": (("read",), ("malformed",), ("heartbeat",), ("duplicate",), ("conflicting",),
                   ("late",), ("orphan",), ("over_limit",), ("applied",)),
 }  # fmt: skip
-UNTOLD = {"delay", "delay_sum_ms"}
+NOT_IN_ORACLE = {"delay", "delay_sum_ms"}
 """Counts that the oracle does not compute."""
-CHECKPOINTS_LOOKED_AT = 2
+N_CHECKED_CHECKPOINTS = 2
 
 
 def check_same(found: Mapping, expected: Mapping, what: str) -> None:
@@ -82,9 +82,9 @@ def check_nothing_is_counted_twice(world: "Simulation") -> None:
     committed its progress to the group. The last process is then excluded, because those before it
     were killed.
     """
-    if world.expiry.said or not (world.disk_lived or world.gentle):
+    if world.expiry.reported or not (world.disk_survived or world.clean_handovers):
         return
-    lives = world.lives if world.disk_lived else world.lives[:-1]
+    lives = world.lives if world.disk_survived else world.lives[:-1]
     counted_once: Tally = {}
     for task in world.truth.tasks.values():
         add_tally(counted_once, exported(task.tally()))
@@ -92,7 +92,7 @@ def check_nothing_is_counted_twice(world: "Simulation") -> None:
     for life in lives:
         add_tally(together, exported(life.worker.snapshot.counters))
     for path, n in together.items():
-        if path[0] not in UNTOLD:
+        if path[0] not in NOT_IN_ORACLE:
             assert n <= counted_once.get(path, 0), f"{path} was counted {n} times"
 
 
@@ -108,12 +108,12 @@ def check_end(world: "Simulation") -> None:
     for number, task in truth.tasks.items():
         check_open_windows(last.engines[number], task)
         check_early(last.engines[number], task)
-    said = {(o, t): world.broker.output(o, t) for o in OUTPUTS for t in truth.tasks}
+    outputs = {(o, t): world.broker.output(o, t) for o in OUTPUTS for t in truth.tasks}
     check_nothing_is_counted_twice(world)
-    truth.check_evaluations(said)
-    truth.check_settled(said)
-    truth.check_windows(said)
-    truth.check_dead_letters(said, once=False)
+    truth.check_evaluations(outputs)
+    truth.check_settled(outputs)
+    truth.check_windows(outputs)
+    truth.check_dead_letters(outputs, once=False)
 
 
 def check_totals(world: "Simulation", snapshot: Snapshot, truth: Truth) -> None:
@@ -165,7 +165,7 @@ def check_samples(world: "Simulation") -> None:
 
 def chosen(records: Sequence[OutputRecord], random: Random) -> list[OutputRecord]:
     """Checks the last record, which counts, and others."""
-    others = random.sample(records[:-1], min(len(records[:-1]), CHECKPOINTS_LOOKED_AT - 1))
+    others = random.sample(records[:-1], min(len(records[:-1]), N_CHECKED_CHECKPOINTS - 1))
     return [*records[-1:], *others]
 
 

@@ -24,13 +24,13 @@ from evaluator.worker import Wire, Worker, WorkerSettings
 from tests.faulty_broker import FaultyBroker
 from tests.oracle.messages import Raw
 from tests.oracle.run import new_engine
-from tests.simulation.anew import Anew
+from tests.simulation.anew import Continuation
 from tests.simulation.clock import simulated_time
 from tests.simulation.disks import MOST_LOST, Disk
 from tests.simulation.expiry import GROUP, Expiry
 from tests.simulation.loss import LACKS, Loss
 from tests.simulation.plan import Plan, drawn
-from tests.simulation.process import Killed, Life, speaker
+from tests.simulation.process import Killed, Life, current_life
 from tests.simulation.verdict import check_counters, check_end, check_samples
 from tests.worker.truth import Truth
 
@@ -39,7 +39,7 @@ END_PATIENCE_SECONDS = 600.0
 SHORTEST_SECONDS = 0.001
 """Least duration of an action, so that time advances."""
 MOST_SAMPLES = 3
-DISK_HARM = {"torn log", "empty disk", "damage"}
+DISK_FAULTS = {"torn log", "empty disk", "damage"}
 DISORDER = {
     *("kill", "expel", "freeze", "away", "disk full", "disk full, written", "commit answer lost"),
     *("log commit_refused", "log stopped_without_commit"),
@@ -66,11 +66,11 @@ class Simulation:
         self.random = Random(seed + 1)
         self.steps: list[Step] = []
         self.counts: Counter[str] = Counter()
-        self.calm = False
+        self.faults_ended = False
         self.samples: list[TaskView] = []
         self.expiry = Expiry(self)
         self.loss = Loss(self)
-        self.anew = Anew(self)
+        self.anew = Continuation(self)
         self.last: Life | None = None
         self._n_samples = 0
         self._chance = Random(seed + 2)  # observation has no effect
@@ -81,7 +81,7 @@ class Simulation:
 
     # Common to all processes
 
-    def say(self, text: str, who: str = "world") -> None:
+    def add_step(self, text: str, who: str = "world") -> None:
         self.steps.append(Step(asyncio.get_running_loop().time(), who, text))
 
     def count(self, what: str) -> None:
@@ -90,12 +90,12 @@ class Simulation:
 
     def latency(self) -> float:
         """Seconds that a request takes, rarely many."""
-        if self.calm:
+        if self.faults_ended:
             return SHORTEST_SECONDS
         seconds = SHORTEST_SECONDS + self.random.random() * self.plan.latency_seconds
         return seconds * 30 if self.random.random() < 0.01 else seconds
 
-    def witness(self, life: Life, before: Snapshot, now: Snapshot) -> None:
+    def observe(self, life: Life, before: Snapshot, now: Snapshot) -> None:
         """Receives a new snapshot of a process."""
         check_counters(before, now)
         for view in now:
@@ -118,7 +118,7 @@ class Simulation:
         inputs = {
             task: (self.raws("rankings", task), self.raws("judgments", task))
             for task in range(self.plan.n_tasks)
-            if task not in self.expiry.said
+            if task not in self.expiry.reported
         }
         return Truth(inputs, self.plan.settings)
 
@@ -128,15 +128,15 @@ class Simulation:
         return self._lives
 
     @property
-    def disk_lived(self) -> bool:
+    def disk_survived(self) -> bool:
         """Whether there was a single disk, without losses."""
-        return self.plan.n_machines == 1 and not DISK_HARM & self.counts.keys()
+        return self.plan.n_machines == 1 and not DISK_FAULTS & self.counts.keys()
 
     @property
-    def gentle(self) -> bool:
+    def clean_handovers(self) -> bool:
         """Whether all handovers of tasks were clean."""
         crashed = any(what.startswith("crash") for what in self.counts)
-        return not crashed and not (DISK_HARM | DISORDER) & self.counts.keys()
+        return not crashed and not (DISK_FAULTS | DISORDER) & self.counts.keys()
 
     # Setup
 
@@ -160,7 +160,7 @@ class Simulation:
             fingerprint=FINGERPRINT,
         )
         loop: dict[str, Any] = dict(plan.loop)
-        loop["heartbeats"] = loop["heartbeats"] and not self.calm
+        loop["heartbeats"] = loop["heartbeats"] and not self.faults_ended
         return Worker(
             life.source,
             life.sink,
@@ -172,12 +172,12 @@ class Simulation:
 
     def live(self) -> None:
         """Runs from the first record to the verdict."""
-        with self._circumstances():
+        with self._environment():
             loop = self._loop
             asyncio.set_event_loop(loop)
             try:
-                unheard: list[dict[str, Any]] = []
-                loop.set_exception_handler(lambda _, context: unheard.append(context))
+                unhandled: list[dict[str, Any]] = []
+                loop.set_exception_handler(lambda _, context: unhandled.append(context))
                 loop.run_until_complete(self._live())
                 self._judge()
                 if self.anew.happens:
@@ -185,8 +185,8 @@ class Simulation:
             finally:
                 asyncio.set_event_loop(None)
         gone = (Killed, asyncio.CancelledError)
-        unheard = [each for each in unheard if not isinstance(each.get("exception"), gone)]
-        assert not unheard, f"errors that nobody has heard of: {unheard}"
+        unhandled = [each for each in unhandled if not isinstance(each.get("exception"), gone)]
+        assert not unhandled, f"errors that nobody has heard of: {unhandled}"
 
     def _judge(self) -> None:
         check_end(self)
@@ -194,7 +194,7 @@ class Simulation:
         self.loss.check_end()
 
     @contextmanager
-    def _circumstances(self) -> Iterator[None]:
+    def _environment(self) -> Iterator[None]:
         before = structlog.get_config()
         with ExitStack() as stack:
             self._loop = stack.enter_context(
@@ -202,18 +202,18 @@ class Simulation:
             )
             stack.enter_context(mock.patch.object(Timers, "RUN", self.plan.run))
             stack.enter_context(mock.patch.object(expiry, "_CHUNK", self.plan.chunk))
-            structlog.configure(processors=[self._hear], cache_logger_on_first_use=False)
+            structlog.configure(processors=[self._on_log_event], cache_logger_on_first_use=False)
             stack.callback(structlog.configure, **before)
             yield
 
-    def _hear(self, _: object, method: str, event: dict[str, Any]) -> Any:
-        life = speaker.get()
+    def _on_log_event(self, _: object, method: str, event: dict[str, Any]) -> Any:
+        life = current_life.get()
         if life is not None and not life.dead:
             words = " ".join(f"{k}={v!r}" for k, v in event.items() if k not in ("event", "stages"))
-            life.say(f"log {method}: {event['event']} {words}")
+            life.add_step(f"log {method}: {event['event']} {words}")
             self.count(f"log {event['event']}")
-            self.expiry.hear(life, event)
-            self.loss.hear(life, event)
+            self.expiry.on_log_event(life, event)
+            self.loss.on_log_event(life, event)
         raise structlog.DropEvent
 
     # Run
@@ -226,12 +226,12 @@ class Simulation:
         for partition in self.broker.logs:
             self.broker.skip(*partition, self.random.choice((0, 0, 5, 2**40)))
         machines = [asyncio.create_task(self._machine(number)) for number in range(plan.n_machines)]
-        nature = asyncio.create_task(self._nature())
+        injector = asyncio.create_task(self._inject_events())
         try:
             await self._produce()
             await asyncio.sleep(self.random.choice((0.0, 1.0, 3.0)))
         finally:
-            await self._end_all(nature, machines)
+            await self._end_all(injector, machines)
         await self._read_to_the_end()
 
     async def _produce(self) -> None:
@@ -260,10 +260,10 @@ class Simulation:
         for life_number in range(1_000):
             life = self._next_life(f"{number}.{life_number}", disk, accept_loss=how == LACKS)
             self._lives.append(life)
-            self.say(f"started on machine {number}", life.name)
-            self.expiry.pass_by()
+            self.add_step(f"started on machine {number}", life.name)
+            self.expiry.maybe_expire()
             how = await life.run()
-            self._bury(life)
+            self._leave_later(life)
             if how == "killed":
                 self._after_a_crash(disk, life)
             await asyncio.sleep(self.random.choice((0.0, 0.1, 1.0)))
@@ -273,7 +273,7 @@ class Simulation:
 
         A process that has to rebuild its tasks is often killed during the rebuild.
         """
-        mean = self.plan.boundaries_a_life
+        mean = self.plan.boundaries_per_life
         if mean is None:
             return Life(self, name, disk, accept_loss=accept_loss)
         if not disk.stores and self.random.random() < 0.5:
@@ -284,41 +284,41 @@ class Simulation:
         how = {"at_writes": at_writes, "accept_loss": accept_loss}
         return Life(self, name, disk, crash_at=1 + round(at), **how)
 
-    def _bury(self, life: Life) -> None:
+    def _leave_later(self, life: Life) -> None:
         """The group notices some time later that a member has died."""
         seconds = self.random.choice((0.0, 0.1, 2.0))
         group = self.broker.group(GROUP)
         asyncio.get_running_loop().call_later(seconds, group.leave, life.source)
 
     def _after_a_crash(self, disk: Disk, life: Life) -> None:
-        if self.random.random() >= self.plan.crash_hurts_disk:
+        if self.random.random() >= self.plan.disk_loss_chance:
             return
         if self.random.random() < 0.6:
             n_lost = self.random.choice((1, 1, 2, 5, MOST_LOST))
             disk.lose_last(n_lost)
-            self.say(f"the disk has lost the last {n_lost} batches", life.name)
+            self.add_step(f"the disk has lost the last {n_lost} batches", life.name)
             self.count("torn log")
         else:
             disk.delete()
-            self.say("the disk is empty", life.name)
+            self.add_step("the disk is empty", life.name)
             self.count("empty disk")
 
-    async def _nature(self) -> None:
+    async def _inject_events(self) -> None:
         while self.plan.events:
             await asyncio.sleep(self.random.expovariate(1.0))
             event = self.random.choice(self.plan.events)
             self.count(event)
-            self._befall(event)
+            self._inject(event)
 
-    def _befall(self, event: str) -> None:
+    def _inject(self, event: str) -> None:
         now = asyncio.get_running_loop().time()
         alive = [life for life in self._lives if not life.dead]
         if event == "jump":
             self._jump_ms += self.random.randint(-self.plan.span_ms, self.plan.span_ms)
-            self.say(f"wall clocks are off by {self._jump_ms} ms now")
+            self.add_step(f"wall clocks are off by {self._jump_ms} ms now")
         elif event == "away":
             if not self.broker.disconnected:
-                self.say("the broker goes away")
+                self.add_step("the broker goes away")
                 self.broker.disconnect()
                 self._after(self.random.choice((0.2, 2.0, 6.0)), self._come_back)
         elif alive:
@@ -326,54 +326,54 @@ class Simulation:
             if event == "kill":
                 life.kill("from outside")
             elif event == "stop":
-                self.say("is asked to stop", life.name)
+                self.add_step("is asked to stop", life.name)
                 life.worker.stop()
             elif event == "freeze":
                 life.frozen_until = now + self.random.choice((1.0, 4.0))
-                self.say(f"stands still until {life.frozen_until:.3f}", life.name)
+                self.add_step(f"stands still until {life.frozen_until:.3f}", life.name)
                 self._expel(life)
             elif event == "expel":
                 self._expel(life)
 
     def _expel(self, life: Life) -> None:
         if life.source.expel():
-            self.say("is expelled from the group, and does not know", life.name)
+            self.add_step("is expelled from the group, and does not know", life.name)
             self._after(self.random.choice((0.5, 2.0, 8.0)), life.source.rejoin)
 
     def _after(self, seconds: float, act: Any) -> None:
         asyncio.get_running_loop().call_later(seconds, act)
 
     def _come_back(self) -> None:
-        self.say("the broker is back")
+        self.add_step("the broker is back")
         self.broker.reconnect()
 
     # The end
 
-    async def _end_all(self, nature: asyncio.Task, machines: list[asyncio.Task]) -> None:
+    async def _end_all(self, injector: asyncio.Task, machines: list[asyncio.Task]) -> None:
         """All faults end; processes are stopped or killed."""
-        self.say("all faults end")
-        for task in (nature, *machines):
+        self.add_step("all faults end")
+        for task in (injector, *machines):
             task.cancel()
         self.broker.reconnect()
         for life in self._lives:
             if not life.dead:
                 life.kill("the world ends")
             self.broker.group(GROUP).leave(life.source)
-        await asyncio.wait({nature, *machines})
+        await asyncio.wait({injector, *machines})
         for life in self._lives:
-            await life.buried()
-        for task in (nature, *machines):
+            await life.finished()
+        for task in (injector, *machines):
             if not task.cancelled():
                 task.result()
-        self.calm = True
+        self.faults_ended = True
 
     async def _read_to_the_end(self) -> None:
         """A last process, on a disk that was used or on none."""
         if self.random.random() < 0.3:
             self._write_late()
         self.expiry.at_the_end()
-        disk = self.random.choice(self._disks if self.disk_lived else [*self._disks, Disk()])
-        self.say(f"a last process, with the state of tasks {sorted(disk.stores)}")
+        disk = self.random.choice(self._disks if self.disk_survived else [*self._disks, Disk()])
+        self.add_step(f"a last process, with the state of tasks {sorted(disk.stores)}")
         async with asyncio.timeout(END_PATIENCE_SECONDS):
             if await self._last(disk, accept_loss=False) == LACKS:
                 await self._last(disk, accept_loss=True)
@@ -390,7 +390,7 @@ class Simulation:
             records = self.broker.output("checkpoints", number)
             records = [each for each in records if self.expiry.is_there(number, each)]
             if records:
-                self.say(f"an old checkpoint record of task {number} arrives")
+                self.add_step(f"an old checkpoint record of task {number} arrives")
                 self.count("late checkpoint record")
                 self.broker.write(("checkpoints", number), [self.random.choice(records)])
 

@@ -42,7 +42,7 @@ DESCRIBED = described_world(graphs, n_queries=600)
 MEASURES = MeasureSet.parse(["mrr", "hit@1", "top1"])
 
 
-def said_by(queries, random, *, state=None, kill_after=None, made=rules):
+def leader_records(queries, random, *, state=None, kill_after=None, made=rules):
     """All records of a leader, from a state record on; killed after some of them have arrived."""
     record_writer = RecordWriter("fingerprint", {"loss": "softmax"})
     stored = None
@@ -50,19 +50,19 @@ def said_by(queries, random, *, state=None, kill_after=None, made=rules):
         found = read_state(state)
         stored, record_writer.parents = found.state, found.parents
     leader = OnlineLearner(made(), n_tasks=N_TASKS, state=stored)
-    said = []
+    emitted = []
     for batch in interleaved(queries, random):
-        for turned in leader.receive(batch):
-            for record in record_writer.records(turned):
-                if len(said) == kill_after:
-                    return said
-                said.append(record)
-    return said
+        for interval in leader.receive(batch):
+            for record in record_writer.records(interval):
+                if len(emitted) == kill_after:
+                    return emitted
+                emitted.append(record)
+    return emitted
 
 
 @cache
 def whole():
-    return said_by(WORLD, Random(0))
+    return leader_records(WORLD, Random(0))
 
 
 def of_intervals():
@@ -72,15 +72,15 @@ def of_intervals():
 
 @cache
 def whole_described():
-    return said_by(DESCRIBED, Random(0), made=of_intervals)
+    return leader_records(DESCRIBED, Random(0), made=of_intervals)
 
 
-def log_of(said):
-    return [record for topic, record in said if topic == "weights-log"]
+def log_of(records):
+    return [record for topic, record in records if topic == "weights-log"]
 
 
-def last_state(said):
-    return next((r.value for _, r in reversed(said) if r.key == STATE_KEY), None)
+def last_state(records):
+    return next((r.value for _, r in reversed(records) if r.key == STATE_KEY), None)
 
 
 @pytest.mark.slow(alone=False)
@@ -88,8 +88,8 @@ def last_state(said):
 @given(st.integers(0, 1 << 64), st.data())
 def test_a_successor_continues_with_equal_bytes_after_a_kill_at_any_record(seed, data):
     random, kill_after = Random(seed), data.draw(st.integers(0, len(whole())))
-    before = said_by(WORLD, random, kill_after=kill_after)
-    after = said_by(WORLD, random, state=last_state(before))
+    before = leader_records(WORLD, random, kill_after=kill_after)
+    after = leader_records(WORLD, random, state=last_state(before))
     assert before == whole()[:kill_after]
     assert after == whole()[len(whole()) - len(after) :]
     assert len(before) + len(after) >= len(whole())
@@ -100,8 +100,8 @@ def test_a_successor_continues_with_equal_bytes_after_a_kill_at_any_record(seed,
 @given(st.integers(0, 1 << 64), st.data())
 def test_a_successor_continues_with_equal_bytes_with_described_candidates(seed, data):
     random, kill_after = Random(seed), data.draw(st.integers(0, len(whole_described())))
-    before = said_by(DESCRIBED, random, kill_after=kill_after, made=of_intervals)
-    after = said_by(DESCRIBED, random, state=last_state(before), made=of_intervals)
+    before = leader_records(DESCRIBED, random, kill_after=kill_after, made=of_intervals)
+    after = leader_records(DESCRIBED, random, state=last_state(before), made=of_intervals)
     assert before == whole_described()[:kill_after]
     assert after == whole_described()[len(whole_described()) - len(after) :]
     assert len(before) + len(after) >= len(whole_described())

@@ -511,7 +511,7 @@ GRAPHS = Described("graph", "", ("g", "g"), graphs=(Graph("plan", "do", 2, 1), G
 
 
 @pytest.mark.parametrize(
-    ("described", "said"),
+    ("described", "expected"),
     [
         (
             TOOLS,
@@ -533,13 +533,13 @@ GRAPHS = Described("graph", "", ("g", "g"), graphs=(Graph("plan", "do", 2, 1), G
     ],
 )
 @pytest.mark.parametrize("propensities", [None, [0.5, 1.0]])
-def test_described_candidates_are_written_and_read_back(described, said, propensities):
+def test_described_candidates_are_written_and_read_back(described, expected, propensities):
     unjudged, _ = settled()
     unjudged.offered = OfferedColumns(
         [None], [[]], [np.zeros((0, 0))], [propensities], [described], [{"human": 1}]
     )
     [record] = encode_settled([unjudged], DEFAULT, task=0, maturity_ms=0)
-    assert said is None or said.encode() in record.value
+    assert expected is None or expected.encode() in record.value
     Settled.model_validate_json(record.value)
     query = decode_settled(record.value, DEFAULT)
     assert (query.described, query.feature_names) == (described, None)
@@ -566,10 +566,10 @@ def test_training_data_too_large_for_a_topic_are_omitted_and_marked():
             [names], [["a"] * n], [wide], [None], [None], [{"human": 1}]
         )
         [record] = encode_settled([unjudged], DEFAULT, task=0, maturity_ms=0)
-        said = json.loads(record.value)
-        assert said["sources"] == {"human": 1}
-        assert ("features" in said) == fits
-        assert said.get("too_large", 0) > MAX_OFFERED_BYTES or fits
+        document = json.loads(record.value)
+        assert document["sources"] == {"human": 1}
+        assert ("features" in document) == fits
+        assert document.get("too_large", 0) > MAX_OFFERED_BYTES or fits
         Settled.model_validate_json(record.value)
 
 

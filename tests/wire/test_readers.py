@@ -121,25 +121,25 @@ class Kind(NamedTuple):
 
 
 @cache
-def said() -> list[tuple[str, bytes, bytes]]:
+def leader_records() -> list[tuple[str, bytes, bytes]]:
     """Topic, key and value of a leader's records for a small world of each kind."""
     found = []
     for queries in (world(3, 300), described_world(graphs, n_queries=200)):
         record_writer = RecordWriter("fingerprint", {"loss": "softmax"}, "workers")
         leader = OnlineLearner(RULES, n_tasks=N_TASKS)
         for batch in interleaved(queries, random.Random(0)):
-            for turned in leader.receive(batch):
-                records = record_writer.records(turned)
+            for interval in leader.receive(batch):
+                records = record_writer.records(interval)
                 found += [(topic, record.key, record.value) for topic, record in records]
     return found
 
 
 def weights() -> list[bytes]:
-    return [value for topic, _, value in said() if topic == "weights-log"][::5]
+    return [value for topic, _, value in leader_records() if topic == "weights-log"][::5]
 
 
 def states() -> list[bytes]:
-    return [value for _, key, value in said() if key == STATE_KEY][1::4]
+    return [value for _, key, value in leader_records() if key == STATE_KEY][1::4]
 
 
 def totals() -> dict[Stratum, StratumTotals]:

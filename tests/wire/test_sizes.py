@@ -93,10 +93,14 @@ def test_a_query_with_too_many_grades_becomes_a_stub_with_its_key_n_and_values()
     assert (stub["trace_id"], stub["grades"]) == ("t-2", {})
     assert stub["values"]["served"]["top1"] == 1.0
     Settled.model_validate_json(settled[1].value)
-    spoken = json.loads(evaluations[settled[1].key].value)
+    evaluation = json.loads(evaluations[settled[1].key].value)
     Evaluation.model_validate_json(evaluations[settled[1].key].value)
-    assert (spoken["revision"], spoken["grades"], spoken["rank"]) == (10, {}, {"served": 1})
-    assert "query" not in spoken
+    assert (evaluation["revision"], evaluation["grades"], evaluation["rank"]) == (
+        10,
+        {},
+        {"served": 1},
+    )
+    assert "query" not in evaluation
     for record in [*settled, *evaluations.values()]:
         assert len(record.value) < 2_000
 
@@ -188,9 +192,9 @@ def test_cutting_a_dead_letter_ends_and_keeps_the_original_lengths(n_value, n_ke
     assert len(steps) <= 4
     last = steps[-1]
     assert (last.key or b"", last.value) == (b"", b"")
-    told = dict(last.headers)
-    assert int(told.get("truncated", 0)) == n_value
-    assert int(told.get("key_truncated", 0)) == (n_key or 0)
+    letter_headers = dict(last.headers)
+    assert int(letter_headers.get("truncated", 0)) == n_value
+    assert int(letter_headers.get("key_truncated", 0)) == (n_key or 0)
 
 
 def test_the_dead_letter_of_an_output_has_its_key_and_a_remedy():
@@ -238,7 +242,9 @@ def test_the_state_of_the_maximum_number_of_models_fits_into_its_topic():
         query = settled_query(n, chance)
         queries.append(query._replace(features=features, feature_names=names, grades={best: 1.0}))
     learner = Learner(scale="within_query", optimizer="adam")
-    states = [json.dumps(turned.state) for turned in run(numbered(queries), rules(learner=learner))]
+    states = [
+        json.dumps(interval.state) for interval in run(numbered(queries), rules(learner=learner))
+    ]
     assert max(map(len, states)) > 3 * MAX_FEATURES * MAX_NAME_BYTES, "the names are in it"
     copies = 8  # of tables, which share MAX_TABLES_BYTES among themselves
     most = MOST_MODELS * max(map(len, states)) + copies * MAX_TABLES_BYTES

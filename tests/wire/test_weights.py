@@ -146,7 +146,7 @@ def test_a_changed_record_is_refused(changed):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (b"{", "no JSON: "),
         (b"\xff", "no JSON: "),
@@ -161,10 +161,10 @@ def test_a_changed_record_is_refused(changed):
         (b'{"format": 1, "weights": [1], "feature_names": ["a"], "checksum": "x"}', "checksum"),
     ],
 )
-def test_an_invalid_record_is_refused_in_one_line(text, said):
+def test_an_invalid_record_is_refused_in_one_line(text, message):
     with pytest.raises(WeightsRefused) as refused:
         read_weights(text)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert "\n" not in str(refused.value)
 
 

@@ -8,7 +8,7 @@ from tests.worker.stored import Stored
 
 
 @pytest.fixture(autouse=True)
-def _nobody_waits_long(monkeypatch):
+def _short_waits(monkeypatch):
     monkeypatch.setattr(task, "IDLE_POLL_MS", 10)
 
 

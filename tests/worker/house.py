@@ -36,7 +36,7 @@ GROUP = "group"
 
 
 @dataclass
-class House:
+class WorkerHarness:
     """A broker with its inputs, and workers on it."""
 
     n_tasks: int = 2
@@ -166,8 +166,10 @@ class House:
         }
 
     def committed(self) -> dict[tuple[Log, int], int]:
-        marks = {each: self.broker.committed(GROUP, each) for each in self.ends()}
-        return {each: mark.offset for each, mark in marks.items() if mark is not None}
+        committed_offsets = {each: self.broker.committed(GROUP, each) for each in self.ends()}
+        return {
+            each: commit.offset for each, commit in committed_offsets.items() if commit is not None
+        }
 
     def outputs(self) -> Outputs:
         return {(o, t): self.broker.output(o, t) for o in OUTPUTS for t in range(self.n_tasks)}
@@ -201,25 +203,25 @@ class StalledSink(MemorySink):
         return asyncio.create_task(later())
 
 
-class TurningSource(MemorySource):
+class RoundCountingSource(MemorySource):
     """Counts the rounds of the worker's loop."""
 
     def __init__(self, broker: FaultyBroker) -> None:
         super().__init__(broker, group_id=GROUP)
-        self.n_turns = 0
+        self.n_rounds = 0
 
     def stay_in_group(self) -> None:
-        self.n_turns += 1
+        self.n_rounds += 1
         super().stay_in_group()
 
     async def poll(self, partitions: Sequence[Partition], **how: Any) -> list[Records]:
-        self.n_turns += 1
+        self.n_rounds += 1
         return await super().poll(partitions, **how)
 
-    async def turned(self, times: int = 10) -> None:
+    async def wait_for_rounds(self, times: int = 10) -> None:
         """Waits for more rounds of the loop, after which any pending action would be done."""
-        enough = self.n_turns + times
-        await eventually(lambda: self.n_turns >= enough)
+        enough = self.n_rounds + times
+        await eventually(lambda: self.n_rounds >= enough)
 
 
 def positions(*workers: Worker) -> dict[tuple[Log, int], int]:
@@ -252,4 +254,4 @@ def counted(snapshot: Snapshot, log: Log) -> int:
 
 def offsets_of(commits: Mapping[Partition, Committed]) -> dict[Partition, int]:
     """The committed offsets, without their metadata."""
-    return {partition: mark.offset for partition, mark in commits.items()}
+    return {partition: commit.offset for partition, commit in commits.items()}

@@ -10,7 +10,7 @@ from evaluator.worker import heartbeats as heartbeats_module
 from evaluator.worker.heartbeats import BrokerClock
 from tests.faulty_broker import FaultyBroker
 from tests.waiting import eventually
-from tests.worker.house import House, positions
+from tests.worker.house import WorkerHarness, positions
 from tests.worker.test_loop import a_query
 
 SLACK_MS = 20_000
@@ -21,9 +21,9 @@ def now_ms():
     return time.time_ns() // 1_000_000
 
 
-def heartbeats(house):
+def heartbeats(harness):
     """Timestamps of the heartbeats of all inputs."""
-    raws = (raw for log, task in house.ends() for raw in house.raws(log, task))
+    raws = (raw for log, task in harness.ends() for raw in harness.raws(log, task))
     return [raw.timestamp_ms for raw in raws if raw.value is None]
 
 
@@ -37,59 +37,59 @@ def often(monkeypatch):
 async def test_a_worker_with_a_wrong_clock_writes_no_heartbeats_until_it_is_corrected(
     often, ahead_ms
 ):
-    house = House(1)
-    house.append({0: a_query(now_ms())})
-    house.broker.ahead_ms = ahead_ms
-    worker = house.worker(heartbeats=True, idle_ms=0)
+    harness = WorkerHarness(1)
+    harness.append({0: a_query(now_ms())})
+    harness.broker.ahead_ms = ahead_ms
+    worker = harness.worker(heartbeats=True, idle_ms=0)
     with capture_logs() as logged:
-        async with house.working(worker):
-            await eventually(lambda: positions(worker) == house.ends())
+        async with harness.working(worker):
+            await eventually(lambda: positions(worker) == harness.ends())
             await eventually(lambda: worker.snapshot.skew_ms is not None)
             at_ms = now_ms()
             await eventually(lambda: now_ms() > at_ms + 500)
             assert abs(worker.snapshot.skew_ms + ahead_ms) < SLACK_MS
-            assert heartbeats(house) == []
-            house.broker.ahead_ms = 0
-            await eventually(lambda: heartbeats(house))
+            assert heartbeats(harness) == []
+            harness.broker.ahead_ms = 0
+            await eventually(lambda: heartbeats(harness))
     events = [event for event in logged if event["event"].startswith("clock_skew")]
     assert [event["event"] for event in events] == ["clock_skewed", "clock_skew_over"]
     assert abs(events[0]["skew_ms"] + ahead_ms) < SLACK_MS
 
 
 async def test_heartbeats_are_stamped_in_the_time_of_the_broker():
-    house = House(1)
-    house.append({0: a_query(now_ms())})
-    house.broker.ahead_ms = 50_000
-    async with house.working(house.worker(heartbeats=True, idle_ms=0)):
-        await eventually(lambda: heartbeats(house))
-    ahead_ms = heartbeats(house)[0] - now_ms()
+    harness = WorkerHarness(1)
+    harness.append({0: a_query(now_ms())})
+    harness.broker.ahead_ms = 50_000
+    async with harness.working(harness.worker(heartbeats=True, idle_ms=0)):
+        await eventually(lambda: heartbeats(harness))
+    ahead_ms = heartbeats(harness)[0] - now_ms()
     assert 50_000 - SLACK_MS < ahead_ms <= 50_000
 
 
 async def test_the_local_clock_is_used_if_the_broker_clock_is_unknown():
-    house = House(1)
-    house.append({0: a_query(now_ms())})
-    house.broker.ahead_ms = None
-    worker = house.worker(heartbeats=True, idle_ms=0)
-    async with house.working(worker):
-        await eventually(lambda: heartbeats(house))
+    harness = WorkerHarness(1)
+    harness.append({0: a_query(now_ms())})
+    harness.broker.ahead_ms = None
+    worker = harness.worker(heartbeats=True, idle_ms=0)
+    async with harness.working(worker):
+        await eventually(lambda: heartbeats(harness))
     assert worker.snapshot.skew_ms is None
-    assert abs(heartbeats(house)[0] - now_ms()) < SLACK_MS
+    assert abs(heartbeats(harness)[0] - now_ms()) < SLACK_MS
 
 
 async def test_refused_heartbeats_are_logged_once_and_retried():
-    house = House(1)
-    house.append({0: a_query(now_ms())})
-    house.broker.ahead_ms, house.broker.timestamp_bound_ms = None, -600_000
-    worker = house.worker(heartbeats=True, idle_ms=0)
+    harness = WorkerHarness(1)
+    harness.append({0: a_query(now_ms())})
+    harness.broker.ahead_ms, harness.broker.timestamp_bound_ms = None, -600_000
+    worker = harness.worker(heartbeats=True, idle_ms=0)
     with capture_logs() as logged:
-        async with house.working(worker):
+        async with harness.working(worker):
             await eventually(lambda: any(each["event"] == "heartbeat_refused" for each in logged))
             at_ms = now_ms()
             await eventually(lambda: now_ms() > at_ms + 500)
-            assert heartbeats(house) == []
-            house.broker.timestamp_bound_ms = 0
-            await eventually(lambda: heartbeats(house))
+            assert heartbeats(harness) == []
+            harness.broker.timestamp_bound_ms = 0
+            await eventually(lambda: heartbeats(harness))
     assert [each["event"] for each in logged].count("heartbeat_refused") == 1
     assert not worker.readiness()
 

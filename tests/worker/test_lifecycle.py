@@ -13,7 +13,7 @@ from evaluator.worker.lifecycle import (
     WorkerState,
 )
 from tests.waiting import eventually, finished
-from tests.worker.house import House, positions
+from tests.worker.house import WorkerHarness, positions
 from tests.worker.traffic import traffic
 
 
@@ -52,7 +52,7 @@ def test_a_long_rebalance_makes_a_worker_not_ready():
 
 
 def test_readiness_shows_how_long_the_group_has_been_assigning():
-    worker = House(1).worker()
+    worker = WorkerHarness(1).worker()
     worker._lifecycle = Lifecycle(WorkerState.HANDING_OVER, iter([0.0, 6.0]).__next__)
     assert worker.readiness()[-1] == "its group has been assigning tasks for 6 s"
 
@@ -72,10 +72,10 @@ def recorded(lifecycle: Lifecycle) -> list:
 
 @pytest.mark.slow(alone=False)
 async def test_a_worker_that_rebuilds_a_task_enters_and_shows_all_states():
-    house = House(1)
-    house.append({0: traffic(1, n_queries=60)})
-    await house.until_end()
-    worker = house.worker(max_poll_records=20)
+    harness = WorkerHarness(1)
+    harness.append({0: traffic(1, n_queries=60)})
+    await harness.until_end()
+    worker = harness.worker(max_poll_records=20)
     states, shown = recorded(worker._lifecycle), []
     assert worker.readiness()[-1] == "no tasks assigned by the group yet"
     running = asyncio.create_task(worker.run())
@@ -94,13 +94,13 @@ async def test_a_worker_that_rebuilds_a_task_enters_and_shows_all_states():
 
 
 async def test_a_second_worker_causes_handover_and_restore():
-    house = House(2)
-    house.append({task: traffic(task, n_queries=10) for task in range(2)})
-    first, second = house.worker(), house.worker()
+    harness = WorkerHarness(2)
+    harness.append({task: traffic(task, n_queries=10) for task in range(2)})
+    first, second = harness.worker(), harness.worker()
     states = recorded(first._lifecycle)
-    async with house.working(first):
-        await eventually(lambda: positions(first) == house.ends())
-        async with house.working(second):
+    async with harness.working(first):
+        await eventually(lambda: positions(first) == harness.ends())
+        async with harness.working(second):
             await eventually(lambda: second.state is WorkerState.RUNNING)
             await eventually(lambda: first.state is WorkerState.RUNNING)
     handover = states.index(WorkerState.HANDING_OVER)

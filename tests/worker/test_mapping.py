@@ -10,7 +10,7 @@ from evaluator.mapping.document import read_document
 from evaluator.mapping.stage import Stage
 from evaluator.worker import loop
 from tests.waiting import eventually
-from tests.worker.house import House, totals
+from tests.worker.house import WorkerHarness, totals
 
 MAPPING = """
 [rankings]
@@ -31,49 +31,49 @@ NOW_MS = 1_769_846_400_000
 
 
 @pytest.fixture
-def house(monkeypatch):
+def harness(monkeypatch):
     monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.0)
     logs = read_document(MAPPING, "m.toml").logs
     stages = {log: Stage(each, max_future_skew_ms=300_000) for log, each in logs.items()}
-    return House(n_tasks=1, stages=stages)
+    return WorkerHarness(n_tasks=1, stages=stages)
 
 
-def append(house, log, key, at, **members):
+def append(harness, log, key, at, **members):
     value = json.dumps({"at": at, **members}).encode()
-    house.broker.append(log, 0, key, value, at)
+    harness.broker.append(log, 0, key, value, at)
     return value
 
 
-def ranking(house, key, at):
-    return append(house, "rankings", key, at, kind="ranking", q=1, ids=["a", "b"])
+def ranking(harness, key, at):
+    return append(harness, "rankings", key, at, kind="ranking", q=1, ids=["a", "b"])
 
 
-async def test_an_orphan_keeps_its_record_over_a_restart(house):
+async def test_an_orphan_keeps_its_record_over_a_restart(harness):
     states = MemoryStateDirectory()
-    ranking(house, b"t", NOW_MS)
-    early = append(house, "judgments", b"no such trace", NOW_MS, q=1, id="b", g=1)
-    append(house, "judgments", b"t", NOW_MS + 1, q=1, id="b", g=1)
-    await house.until_end(states=states)
-    later_ms = NOW_MS + 10 * house.settings.retention_ms
-    append(house, "rankings", b"t", later_ms, kind="other")  # moves the clock
-    append(house, "judgments", b"t", later_ms, q=2, id="b", g=1)
-    worker = await house.until_end(states=states)
-    letters = house.broker.output("dead-letters", 0)
+    ranking(harness, b"t", NOW_MS)
+    early = append(harness, "judgments", b"no such trace", NOW_MS, q=1, id="b", g=1)
+    append(harness, "judgments", b"t", NOW_MS + 1, q=1, id="b", g=1)
+    await harness.until_end(states=states)
+    later_ms = NOW_MS + 10 * harness.settings.retention_ms
+    append(harness, "rankings", b"t", later_ms, kind="other")  # moves the clock
+    append(harness, "judgments", b"t", later_ms, q=2, id="b", g=1)
+    worker = await harness.until_end(states=states)
+    letters = harness.broker.output("dead-letters", 0)
     orphan = next(each for each in letters if each.key == b"no such trace")
     assert orphan.value == early
     assert dict(orphan.headers)["reason"] == b"orphan"
-    ledger = totals(house.settings, worker)["ledger"]["rankings"]
+    ledger = totals(harness.settings, worker)["ledger"]["rankings"]
     assert (ledger["read"], ledger["left_out"]) == (2, 1)
 
 
-async def test_a_log_is_idle_while_its_records_are_left_out_and_move_no_clock(house):
+async def test_a_log_is_idle_while_its_records_are_left_out_and_move_no_clock(harness):
     now_ms = time.time_ns() // 1_000_000
-    ranking(house, b"t", now_ms)
-    append(house, "judgments", b"t", now_ms, q=1, id="b", g=1)
+    ranking(harness, b"t", now_ms)
+    append(harness, "judgments", b"t", now_ms, q=1, id="b", g=1)
 
     def has_heartbeat():
-        house.broker.append("rankings", 0, b"t", b'{"kind": "other"}', now_ms)
-        return None in house.broker.logs["rankings", 0].values
+        harness.broker.append("rankings", 0, b"t", b'{"kind": "other"}', now_ms)
+        return None in harness.broker.logs["rankings", 0].values
 
-    async with house.working(house.worker(heartbeats=True, idle_ms=500)):
+    async with harness.working(harness.worker(heartbeats=True, idle_ms=500)):
         await eventually(has_heartbeat)

@@ -7,7 +7,7 @@ import pytest
 
 from evaluator.wire.outputs.output_models import Settled, WatermarkRecord
 from tests.oracle.messages import Raw
-from tests.worker.house import House
+from tests.worker.house import WorkerHarness
 from tests.worker.traffic import LONG_AGO_MS, SETTINGS, Traffic
 
 N_QUERIES = 40
@@ -30,15 +30,15 @@ def traffic(n_beats: int = 60) -> Traffic:
     return Traffic((*rankings, *beats), (*judgments, *beats))
 
 
-async def said(*, learns: bool, made: Callable[[], Traffic] = traffic) -> list[dict]:
-    house = House(n_tasks=1, learns=learns)
-    house.append({0: made()})
-    await house.until_end(max_poll_records=7)
-    return [json.loads(record.value) for record in house.broker.output("settled", 0)]
+async def settled_records(*, learns: bool, made: Callable[[], Traffic] = traffic) -> list[dict]:
+    harness = WorkerHarness(n_tasks=1, learns=learns)
+    harness.append({0: made()})
+    await harness.until_end(max_poll_records=7)
+    return [json.loads(record.value) for record in harness.broker.output("settled", 0)]
 
 
 async def test_queries_have_features_and_sources_with_watermark_records_between_them():
-    records = await said(learns=True)
+    records = await settled_records(learns=True)
     queries = [record for record in records if "trace_id" in record]
     assert [query["n"] for query in queries] == list(range(N_QUERIES))
     for i, query in enumerate(queries):
@@ -47,13 +47,17 @@ async def test_queries_have_features_and_sources_with_watermark_records_between_
         assert query["feature_names"] == ["f0", "f1"]
         assert query["candidate_ids"] == ["a", "b"]
         assert query["sources"] == {"human": 1}
-    marks = [record for record in records if "trace_id" not in record]
-    assert marks
+    watermark_records = [record for record in records if "trace_id" not in record]
+    assert watermark_records
     settled_ms = [query["settled_time_ms"] for query in queries]
-    for mark in marks:
-        WatermarkRecord.model_validate(mark)
-        assert mark["n"] == sum(ms < mark["watermark_ms"] for ms in settled_ms)
-    assert max(mark["watermark_ms"] for mark in marks) > max(settled_ms)
+    for watermark_record in watermark_records:
+        WatermarkRecord.model_validate(watermark_record)
+        assert watermark_record["n"] == sum(
+            ms < watermark_record["watermark_ms"] for ms in settled_ms
+        )
+    assert max(watermark_record["watermark_ms"] for watermark_record in watermark_records) > max(
+        settled_ms
+    )
     assert max(settled_ms) == LONG_AGO_MS + 1_000 * (N_QUERIES - 1) + SETTINGS.maturity_ms
 
 
@@ -86,10 +90,10 @@ def described_traffic() -> Traffic:
 async def test_descriptions_are_written_and_bad_descriptions_are_dead_letters():
     whole = described_traffic()
     bad = message(9_999, candidate_ids=["a"], scores=[1], descriptions=["a"], graphs=[{}])
-    house = House(n_tasks=1, learns=True)
-    house.append({0: Traffic((*whole.rankings[:5], bad, *whole.rankings[5:]), whole.judgments)})
-    await house.until_end(max_poll_records=7)
-    records = [json.loads(record.value) for record in house.broker.output("settled", 0)]
+    harness = WorkerHarness(n_tasks=1, learns=True)
+    harness.append({0: Traffic((*whole.rankings[:5], bad, *whole.rankings[5:]), whole.judgments)})
+    await harness.until_end(max_poll_records=7)
+    records = [json.loads(record.value) for record in harness.broker.output("settled", 0)]
     queries = [record for record in records if "trace_id" in record]
     assert len(queries) == N_QUERIES
     for i, query in enumerate(queries):
@@ -99,13 +103,13 @@ async def test_descriptions_are_written_and_bad_descriptions_are_dead_letters():
         assert {name: query[name] for name in members} == offered
         assert (query["query"], query["candidate_ids"]) == (f"q {i}", ["a", "b"])
         assert "features" not in query
-    [letter] = house.broker.output("dead-letters", 0)
+    [letter] = harness.broker.output("dead-letters", 0)
     assert dict(letter.headers)["reason"] == b"schema"
 
 
 async def test_records_have_no_training_data_without_learning():
-    learned = [record for record in await said(learns=True) if "trace_id" in record]
-    plain = [record for record in await said(learns=False) if "trace_id" in record]
+    learned = [record for record in await settled_records(learns=True) if "trace_id" in record]
+    plain = [record for record in await settled_records(learns=False) if "trace_id" in record]
     further = {"sources", "candidate_ids", "feature_names", "features"}
     assert all(further <= record.keys() for record in learned)
     assert plain == [
@@ -113,14 +117,18 @@ async def test_records_have_no_training_data_without_learning():
     ]
 
 
-@pytest.mark.parametrize("cut", [0.3, pytest.param(0.7, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("made", [traffic, described_traffic])
+@pytest.watermark_record.parametrize(
+    "cut", [0.3, pytest.param(0.7, watermark_records=pytest.watermark_record.slow)]
+)
+@pytest.watermark_record.parametrize("made", [traffic, described_traffic])
 async def test_a_successor_writes_the_training_data_read_before_the_restart(cut, made):
-    whole = [record for record in await said(learns=True, made=made) if "trace_id" in record]
-    house, records = House(n_tasks=1, learns=True), made()
-    house.append({0: records.part(0, cut)})
-    await house.until_end(max_poll_records=7)
-    house.append({0: records.part(cut, 1)})
-    await house.until_end(max_poll_records=11)
-    values = [json.loads(record.value) for record in house.broker.output("settled", 0)]
+    whole = [
+        record for record in await settled_records(learns=True, made=made) if "trace_id" in record
+    ]
+    harness, records = WorkerHarness(n_tasks=1, learns=True), made()
+    harness.append({0: records.part(0, cut)})
+    await harness.until_end(max_poll_records=7)
+    harness.append({0: records.part(cut, 1)})
+    await harness.until_end(max_poll_records=11)
+    values = [json.loads(record.value) for record in harness.broker.output("settled", 0)]
     assert [record for record in values if "trace_id" in record] == whole

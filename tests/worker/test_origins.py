@@ -14,7 +14,7 @@ from evaluator.wire.state.checkpoint import decode_checkpoint
 from evaluator.worker import loop, origins
 from tests.repeats import first_quick
 from tests.waiting import eventually, finished
-from tests.worker.house import GROUP, House, counted, totals
+from tests.worker.house import GROUP, WorkerHarness, counted, totals
 from tests.worker.traffic import LONG_AGO_MS, traffic
 
 OLD, NEW = traffic(1, n_queries=20), traffic(1, n_queries=45)
@@ -28,8 +28,8 @@ def _commit_after_every_batch(monkeypatch):
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def read_once():
-    """One task, read to the end by a worker whose disk is `house.disk`."""
-    made = House(1)
+    """One task, read to the end by a worker whose disk is `harness.disk`."""
+    made = WorkerHarness(1)
     made.disk = MemoryStateDirectory()
     made.append({0: OLD})
     await made.until_end(states=made.disk)
@@ -37,48 +37,50 @@ async def read_once():
 
 
 @pytest.fixture
-def house(read_once):
+def harness(read_once):
     """A copy of `read_once`."""
     return copy.deepcopy(read_once)
 
 
-def make_anew(house, *logs):
+def recreate_topics(harness, *logs):
     """Recreates the topics of *logs*, which grow beyond the positions in the old ones."""
     for log in logs:
-        before = house.broker.end_of(log, 0)
-        house.broker.recreate(log)
-        house.produce(log, 0, NEW.of(log))
-        assert house.broker.end_of(log, 0) > before
+        before = harness.broker.end_of(log, 0)
+        harness.broker.recreate(log)
+        harness.produce(log, 0, NEW.of(log))
+        assert harness.broker.end_of(log, 0) > before
 
 
-async def go_on(house, states=None, **how):
+async def run_to_end(harness, states=None, **how):
     """Runs a worker to the end; returns it, its log by event, and its outputs."""
-    before = {lane: len(records) for lane, records in house.outputs().items()}
+    before = {lane: len(records) for lane, records in harness.outputs().items()}
     with capture_logs() as lines:
-        worker = await house.until_end(states=states or MemoryStateDirectory(), **how)
-    said = {lane: records[before[lane] :] for lane, records in house.outputs().items()}
-    return worker, {line["event"]: line for line in lines}, said
+        worker = await harness.until_end(states=states or MemoryStateDirectory(), **how)
+    new_outputs = {lane: records[before[lane] :] for lane, records in harness.outputs().items()}
+    return worker, {line["event"]: line for line in lines}, new_outputs
 
 
-def generations(house):
+def generations(harness):
     """Those in `settled`, in the order in which they begin."""
-    records = house.broker.output("settled", 0)
+    records = harness.broker.output("settled", 0)
     return list(dict.fromkeys(dict(record.headers)["generation"] for record in records))
 
 
-def check_only_what_is_there(house, worker, said):
-    truth = house.truth()
-    assert totals(house.settings, worker) == truth.totals
-    truth.check_outputs(said, once=False)
+def check_results_of_present_logs(harness, worker, new_outputs):
+    truth = harness.truth()
+    assert totals(harness.settings, worker) == truth.totals
+    truth.check_outputs(new_outputs, once=False)
 
 
 @pytest.mark.parametrize("disk", first_quick("the old disk", "no disk", "no disk, accept_loss"))
 @pytest.mark.parametrize("logs", first_quick((LOGS,), (LOGS[:1],), (LOGS[1:],)))
-async def test_totals_of_recreated_topics_have_no_old_records(house, logs, disk):
-    make_anew(house, *logs)
-    states = house.disk if disk == "the old disk" else MemoryStateDirectory()
-    worker, log, said = await go_on(house, states, accept_loss=disk.endswith("accept_loss"))
-    check_only_what_is_there(house, worker, said)
+async def test_totals_of_recreated_topics_have_no_old_records(harness, logs, disk):
+    recreate_topics(harness, *logs)
+    states = harness.disk if disk == "the old disk" else MemoryStateDirectory()
+    worker, log, new_outputs = await run_to_end(
+        harness, states, accept_loss=disk.endswith("accept_loss")
+    )
+    check_results_of_present_logs(harness, worker, new_outputs)
     counts = worker.snapshot.process_counts
     if disk == "the old disk":
         assert counts["quarantined_stores", "0"] == 2  # the store, and the checkpoint record
@@ -89,183 +91,183 @@ async def test_totals_of_recreated_topics_have_no_old_records(house, logs, disk)
         assert "store_quarantined" not in log
     assert f"topic {logs[0]} was recreated" in log["checkpoint_of_other_logs"]["reason"]
     assert f"topic {logs[0]} was recreated" in log["commit_of_other_logs"]["reason"]
-    assert len(generations(house)) == 2
-    assert counted(worker.snapshot, "rankings") == len(house.raws("rankings", 0))
-    again, log, said = await go_on(house, states)
-    assert totals(house.settings, again) == house.truth().totals
+    assert len(generations(harness)) == 2
+    assert counted(worker.snapshot, "rankings") == len(harness.raws("rankings", 0))
+    again, log, new_outputs = await run_to_end(harness, states)
+    assert totals(harness.settings, again) == harness.truth().totals
     assert (
         not {"store_quarantined", "checkpoint_of_other_logs", "commit_of_other_logs"} & log.keys()
     )
-    assert not any(said.values())
+    assert not any(new_outputs.values())
 
 
-def lose_end_and_grow(house, log="rankings", *, lost=5):
+def lose_end_and_grow(harness, log="rankings", *, lost=5):
     """The last records of a log are gone; others come in their place, and more."""
-    end = house.broker.end_of(log, 0)
-    house.broker.lose_end(log, 0, end - lost)
-    house.produce(log, 0, NEW.of(log))
-    assert house.broker.end_of(log, 0) > end
+    end = harness.broker.end_of(log, 0)
+    harness.broker.lose_end(log, 0, end - lost)
+    harness.produce(log, 0, NEW.of(log))
+    assert harness.broker.end_of(log, 0) > end
 
 
 @pytest.mark.parametrize("with_disk", [True, False])
 @pytest.mark.parametrize("log", first_quick(*LOGS))
-async def test_totals_have_no_records_of_a_lost_end(house, log, with_disk):
-    end = house.broker.end_of(log, 0)
-    lose_end_and_grow(house, log)
-    states = house.disk if with_disk else MemoryStateDirectory()
-    worker, logged, said = await go_on(house, states)
-    check_only_what_is_there(house, worker, said)
+async def test_totals_have_no_records_of_a_lost_end(harness, log, with_disk):
+    end = harness.broker.end_of(log, 0)
+    lose_end_and_grow(harness, log)
+    states = harness.disk if with_disk else MemoryStateDirectory()
+    worker, logged, new_outputs = await run_to_end(harness, states)
+    check_results_of_present_logs(harness, worker, new_outputs)
     reason = f"record {end - 1} of {log}-0 is not the one that was read"
     assert logged["checkpoint_of_other_logs"]["reason"] == reason
     assert logged["commit_of_other_logs"]["reason"] == reason
     assert with_disk == ("store_quarantined" in logged)
-    first, second = generations(house)
+    first, second = generations(harness)
     assert second == first + b".1"
-    lose_end_and_grow(house, log)
-    await go_on(house, states)
-    assert generations(house)[2:] == [first + b".2"]
+    lose_end_and_grow(harness, log)
+    await run_to_end(harness, states)
+    assert generations(harness)[2:] == [first + b".2"]
 
 
 @pytest.mark.parametrize("disk", ["the old disk", "no disk"])
-async def test_an_unreadable_record_is_no_evidence_of_other_logs(house, disk, monkeypatch):
+async def test_an_unreadable_record_is_no_evidence_of_other_logs(harness, disk, monkeypatch):
     async def damaged(self, places):
         return dict.fromkeys(places)
 
-    monkeypatch.setattr(type(house.source()), "records_at", damaged)
-    house.append({0: traffic(3, n_queries=20)})
-    states = house.disk if disk == "the old disk" else MemoryStateDirectory()
-    worker, log, _ = await go_on(house, states)
-    assert totals(house.settings, worker) == house.truth().totals
+    monkeypatch.setattr(type(harness.source()), "records_at", damaged)
+    harness.append({0: traffic(3, n_queries=20)})
+    states = harness.disk if disk == "the old disk" else MemoryStateDirectory()
+    worker, log, _ = await run_to_end(harness, states)
+    assert totals(harness.settings, worker) == harness.truth().totals
     assert not {"store_quarantined", "checkpoint_of_other_logs", "commit_of_other_logs"} & set(log)
 
 
 @pytest.mark.parametrize("log", first_quick(*LOGS))
-async def test_a_lost_end_is_recognised_even_if_its_last_record_is_skipped(house, log):
-    last = house.broker.end_of(log, 0) - 1
-    lose_end_and_grow(house, log)
-    _, logged, _ = await go_on(house, house.disk, skips={(log, 0): [(last, last)]})
+async def test_a_lost_end_is_recognised_even_if_its_last_record_is_skipped(harness, log):
+    last = harness.broker.end_of(log, 0) - 1
+    lose_end_and_grow(harness, log)
+    _, logged, _ = await run_to_end(harness, harness.disk, skips={(log, 0): [(last, last)]})
     reason = f"record {last} of {log}-0 is not the one that was read"
     assert logged["store_quarantined"]["reason"] == reason
     assert logged["checkpoint_of_other_logs"]["reason"] == reason
 
 
 @pytest.mark.slow(alone=False)
-async def test_a_checkpoint_from_before_the_lost_end_is_used(house):
+async def test_a_checkpoint_from_before_the_lost_end_is_used(harness):
     """The read records still exist; only the records after them differ."""
-    (*_, record) = house.broker.output("checkpoints", 0)
-    house.append({0: traffic(3, n_queries=20)})
-    await house.until_end(states=house.disk)
-    house.broker.write(("checkpoints", 0), [record])  # that of the second run never came
+    (*_, record) = harness.broker.output("checkpoints", 0)
+    harness.append({0: traffic(3, n_queries=20)})
+    await harness.until_end(states=harness.disk)
+    harness.broker.write(("checkpoints", 0), [record])  # that of the second run never came
     for log in LOGS:
-        house.broker.lose_end(log, 0, decode_checkpoint(record.value).head.positions[log] + 3)
-    house.append({0: traffic(4, start_ms=LONG_AGO_MS + 100_000)})
-    worker, log, _ = await go_on(house, house.disk)
-    assert totals(house.settings, worker) == house.truth().totals
+        harness.broker.lose_end(log, 0, decode_checkpoint(record.value).head.positions[log] + 3)
+    harness.append({0: traffic(4, start_ms=LONG_AGO_MS + 100_000)})
+    worker, log, _ = await run_to_end(harness, harness.disk)
+    assert totals(harness.settings, worker) == harness.truth().totals
     assert {"store_quarantined", "task_restored"} <= log.keys()
     assert "checkpoint_of_other_logs" not in log
-    assert len(generations(house)) == 2
+    assert len(generations(harness)) == 2
 
 
 @pytest.mark.slow(alone=False)
 async def test_a_stale_store_is_replaced_if_another_worker_has_noticed_a_lost_end():
     """It has read all records, but `settled` has another generation since."""
-    house, stale, disk = House(1), MemoryStateDirectory(), MemoryStateDirectory()
-    house.append({0: OLD})
-    await house.until_end(states=stale)
-    house.append({0: traffic(3, n_queries=20)})
-    await house.until_end(states=disk)
-    lose_end_and_grow(house)
-    await house.until_end(states=disk)
-    worker, log, said = await go_on(house, stale)
-    assert totals(house.settings, worker) == house.truth().totals
+    harness, stale, disk = WorkerHarness(1), MemoryStateDirectory(), MemoryStateDirectory()
+    harness.append({0: OLD})
+    await harness.until_end(states=stale)
+    harness.append({0: traffic(3, n_queries=20)})
+    await harness.until_end(states=disk)
+    lose_end_and_grow(harness)
+    await harness.until_end(states=disk)
+    worker, log, new_outputs = await run_to_end(harness, stale)
+    assert totals(harness.settings, worker) == harness.truth().totals
     assert log["store_quarantined"]["reason"].startswith("a log has lost its end since")
-    assert not any(said.values())
-    house.append({0: traffic(4, n_queries=20)})
-    await go_on(house, stale)
-    assert len(generations(house)) == 2
+    assert not any(new_outputs.values())
+    harness.append({0: traffic(4, n_queries=20)})
+    await run_to_end(harness, stale)
+    assert len(generations(harness)) == 2
 
 
-async def test_state_of_topics_with_the_same_ids_is_kept_after_any_expiry(house):
+async def test_state_of_topics_with_the_same_ids_is_kept_after_any_expiry(harness):
     for log in LOGS:
-        house.broker.expire(log, 0, house.broker.end_of(log, 0))
-    house.append({0: traffic(3, n_queries=20)})
-    worker, log, _ = await go_on(house, house.disk)
+        harness.broker.expire(log, 0, harness.broker.end_of(log, 0))
+    harness.append({0: traffic(3, n_queries=20)})
+    worker, log, _ = await run_to_end(harness, harness.disk)
     assert not {"store_quarantined", "commit_of_other_logs"} & log.keys()
-    assert len(generations(house)) == 1
-    assert counted(worker.snapshot, "rankings") == len(house.raws("rankings", 0))
+    assert len(generations(harness)) == 1
+    assert counted(worker.snapshot, "rankings") == len(harness.raws("rankings", 0))
 
 
 @pytest.mark.slow(alone=False)
 async def test_without_topic_ids_the_last_record_shows_that_a_topic_was_recreated(
-    house, monkeypatch
+    harness, monkeypatch
 ):
     """As on brokers without it."""
 
     async def nothing(self):
         return {}
 
-    monkeypatch.setattr(type(house.source()), "topic_ids", nothing)
+    monkeypatch.setattr(type(harness.source()), "topic_ids", nothing)
     disk = MemoryStateDirectory()
-    await house.until_end(states=disk)
-    make_anew(house, *LOGS)
-    worker, log, said = await go_on(house, disk)
-    check_only_what_is_there(house, worker, said)
+    await harness.until_end(states=disk)
+    recreate_topics(harness, *LOGS)
+    worker, log, new_outputs = await run_to_end(harness, disk)
+    check_results_of_present_logs(harness, worker, new_outputs)
     assert "is not the one that was read" in log["store_quarantined"]["reason"]
 
 
-async def test_an_offset_set_by_hand_is_used(house):
+async def test_an_offset_set_by_hand_is_used(harness):
     """Without a note its origin is unknown; a place beyond the end is not a position."""
-    house.append({0: traffic(3, n_queries=20)})
+    harness.append({0: traffic(3, n_queries=20)})
     for log in LOGS:
-        end = house.broker.end_of(log, 0)
-        house.broker.group(GROUP).commits[log, 0] = Committed(end + 1, "")
-    worker, log, _ = await go_on(house, house.disk)
-    assert totals(house.settings, worker) == house.truth().totals
+        end = harness.broker.end_of(log, 0)
+        harness.broker.group(GROUP).commits[log, 0] = Committed(end + 1, "")
+    worker, log, _ = await run_to_end(harness, harness.disk)
+    assert totals(harness.settings, worker) == harness.truth().totals
     assert set(log["commit_beyond_end"]["committed"]) == set(LOGS)
-    assert len(generations(house)) == 1
+    assert len(generations(harness)) == 1
 
 
 @pytest.mark.parametrize("logs", first_quick((LOGS,), (LOGS[1:],)))
-async def test_a_topic_recreated_during_reading_ends_the_worker(house, logs, monkeypatch):
+async def test_a_topic_recreated_during_reading_ends_the_worker(harness, logs, monkeypatch):
     """Records of the new topic that are read before it notices go into a discarded state."""
     monkeypatch.setattr(origins, "WATCH_SECONDS", 1e9)
-    disk = house.disk
-    worker = house.worker(states=disk)
+    disk = harness.disk
+    worker = harness.worker(states=disk)
     running = asyncio.create_task(worker.run())
     await eventually(lambda: worker.snapshot.tasks)
     n_read = counted(worker.snapshot, "judgments")
-    make_anew(house, *logs)
+    recreate_topics(harness, *logs)
     await eventually(lambda: counted(worker.snapshot, "judgments") > n_read)  # and committed
     monkeypatch.setattr(origins, "WATCH_SECONDS", 0.0)
     with pytest.raises(SourceUnusable, match=rf"Topic {logs[0]} was recreated while it was read"):
         await finished(running)
-    again, log, _ = await go_on(house, disk)
-    assert totals(house.settings, again) == house.truth().totals
+    again, log, _ = await run_to_end(harness, disk)
+    assert totals(harness.settings, again) == harness.truth().totals
     assert "was recreated" in log["store_quarantined"]["reason"]
 
 
 @pytest.mark.slow(alone=False)
-async def test_a_topic_recreated_during_a_handover_ends_the_worker(house):
-    worker = house.worker(states=house.disk)
+async def test_a_topic_recreated_during_a_handover_ends_the_worker(harness):
+    worker = harness.worker(states=harness.disk)
     running = asyncio.create_task(worker.run())
     await eventually(lambda: worker.snapshot.tasks)
-    make_anew(house, *LOGS)
-    second = house.worker()
+    recreate_topics(harness, *LOGS)
+    second = harness.worker()
     joining = asyncio.create_task(second.run())  # makes the group assign again
     with pytest.raises(SourceUnusable, match="was recreated while it was read"):
         await finished(running)
     await eventually(lambda: second.snapshot.tasks and not second.readiness())
-    await eventually(lambda: totals(house.settings, second) == house.truth().totals)
+    await eventually(lambda: totals(harness.settings, second) == harness.truth().totals)
     second.stop()
     await joining
 
 
-async def test_added_partitions_end_the_worker_at_the_next_check(house, monkeypatch):
+async def test_added_partitions_end_the_worker_at_the_next_check(harness, monkeypatch):
     monkeypatch.setattr(origins, "WATCH_SECONDS", 0.01)
-    worker = house.worker(states=house.disk)
+    worker = harness.worker(states=harness.disk)
     running = asyncio.create_task(worker.run())
     await eventually(lambda: worker.snapshot.tasks)
-    house.broker.grow("rankings", 3)
+    harness.broker.grow("rankings", 3)
     with pytest.raises(SourceUnusable, match="had 1 partitions at the start and has 3 now"):
         await finished(running)
 

@@ -14,7 +14,7 @@ from evaluator.worker.connectivity import Connectivity
 from tests.oracle.messages import Raw
 from tests.simulation.clock import simulated_time
 from tests.waiting import eventually
-from tests.worker.house import House
+from tests.worker.house import WorkerHarness
 from tests.worker.traffic import SETTINGS
 
 START_MS = 1_763_690_000_000
@@ -49,23 +49,23 @@ async def outage_of(seconds, *, wait_ms):
 
     A producer makes a ranking every ten seconds, and sends what it has buffered when it is back.
     """
-    house = House(1, settings=DEFAULTS)
-    worker = house.worker(heartbeats=True, idle_ms=IDLE_MS, heartbeat_outage_wait_ms=wait_ms)
-    async with house.working(worker):
-        house.produce("rankings", 0, [ranking(now_ms())])
+    harness = WorkerHarness(1, settings=DEFAULTS)
+    worker = harness.worker(heartbeats=True, idle_ms=IDLE_MS, heartbeat_outage_wait_ms=wait_ms)
+    async with harness.working(worker):
+        harness.produce("rankings", 0, [ranking(now_ms())])
         await eventually(lambda: worker.snapshot.tasks and worker.snapshot.tasks[0].n_open, every=1)
-        house.broker.disconnect()
+        harness.broker.disconnect()
         buffered = []
         for _ in range(seconds // 10):
             await asyncio.sleep(10)
             buffered.append(ranking(now_ms()))
-        house.broker.reconnect()
+        harness.broker.reconnect()
         back_ms = now_ms()
         await asyncio.sleep(FLUSH_SECONDS)
-        house.produce("rankings", 0, buffered)
+        harness.produce("rankings", 0, buffered)
         await asyncio.sleep(max(FLUSH_SECONDS, min(seconds, wait_ms // 1_000)))
         (view,) = worker.snapshot.tasks
-        beats = [raw.timestamp_ms for raw in house.raws("judgments", 0) if raw.value is None]
+        beats = [raw.timestamp_ms for raw in harness.raws("judgments", 0) if raw.value is None]
         return view.tally["extra", "out_of_order"], beats, back_ms
 
 

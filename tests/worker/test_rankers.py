@@ -7,7 +7,7 @@ from evaluator.core.measures import MeasureSet
 from evaluator.core.measures.exact_sums import add_tally
 from evaluator.wire.outputs.encoding import totals_document
 from tests.oracle.messages import Raw
-from tests.worker.house import House
+from tests.worker.house import WorkerHarness
 
 PLAIN_TEXT = "text/plain"
 ORDERS = {"served": [3.0, 2.0, 1.0], "bm25": [1.0, 2.0, 3.0], "dense": [2.0, 3.0, 1.0]}
@@ -22,16 +22,16 @@ def message(timestamp_ms, **more):
 
 async def measured():
     """A worker that has settled one query of three rankers, whose candidate `a` is relevant."""
-    house = House(1)
+    harness = WorkerHarness(1)
     scorers = {name: scores for name, scores in ORDERS.items() if name != "served"}
     ids = ["a", "b", "c"]
     query = message(0, candidate_ids=ids, scores=ORDERS["served"], scorers=scorers)
-    much_later_ms = 10 * house.settings.retention_ms
+    much_later_ms = 10 * harness.settings.retention_ms
     later = message(much_later_ms, candidate_ids=ids, scores=ORDERS["served"], node_id="later")
-    house.produce("rankings", 0, [query, later])
+    harness.produce("rankings", 0, [query, later])
     later = message(much_later_ms, grades={"a": 1}, node_id="later still")
-    house.produce("judgments", 0, [message(10, grades={"a": 1}), later])
-    return await house.until_end(measures=["mrr"])
+    harness.produce("judgments", 0, [message(10, grades={"a": 1}), later])
+    return await harness.until_end(measures=["mrr"])
 
 
 async def test_totals_have_every_ranker_of_a_query():

@@ -9,14 +9,14 @@ from evaluator.adapters.memory import MemoryStateDirectory
 from evaluator.core.types.records import OTHER
 from tests.oracle.test_segment_worlds import levelled
 from tests.repeats import sized
-from tests.worker.house import House, totals
+from tests.worker.house import WorkerHarness, totals
 from tests.worker.traffic import SETTINGS, Traffic, traffic
 
 LEVELLED = replace(SETTINGS, segments=("locale", "device"), max_levels=2)
 
 
-def house():
-    made = House(settings=LEVELLED)
+def harness():
+    made = WorkerHarness(settings=LEVELLED)
     for task in (0, 1):
         logs = traffic(task, n_queries=sized(40, quick=20))
         rankings = tuple(map(levelled, logs.of("rankings")))
@@ -26,7 +26,7 @@ def house():
 
 @pytest.mark.slow(alone=False)
 async def test_totals_of_two_tasks_are_merged_by_level():
-    made = house()
+    made = harness()
     worker = await made.until_end(max_poll_records=7)
     found = totals(LEVELLED, worker)
     assert found == made.truth().totals
@@ -34,7 +34,7 @@ async def test_totals_of_two_tasks_are_merged_by_level():
 
 
 async def test_sums_by_level_continue_from_a_store_and_from_a_checkpoint():
-    made, states = house(), MemoryStateDirectory()
+    made, states = harness(), MemoryStateDirectory()
     await made.until_end(states=states)
     for again in (states, MemoryStateDirectory()):
         worker = await made.until_end(states=again)
@@ -43,7 +43,7 @@ async def test_sums_by_level_continue_from_a_store_and_from_a_checkpoint():
 
 @pytest.mark.slow(alone=False)
 async def test_counters_of_levels_never_fall_and_count_each_query_once():
-    made = house()
+    made = harness()
     worker, seen = made.worker(max_poll_records=5), []
     publish = worker._publish
 

@@ -10,13 +10,13 @@ from evaluator.core.types.records import LOGS
 from evaluator.wire.state.checkpoint import decode_checkpoint
 from evaluator.worker import connectivity, loop
 from tests.waiting import eventually, finished
-from tests.worker.house import House, StalledSink, TurningSource, positions
+from tests.worker.house import RoundCountingSource, StalledSink, WorkerHarness, positions
 from tests.worker.traffic import traffic
 
 
 async def test_a_worker_is_not_ready_before_it_has_taken_over_its_tasks():
-    house, asked, answer = House(), asyncio.Event(), asyncio.Event()
-    source = house.source()
+    harness, asked, answer = WorkerHarness(), asyncio.Event(), asyncio.Event()
+    source = harness.source()
     checkpoints = source.checkpoints
 
     async def slow(tasks):
@@ -25,7 +25,7 @@ async def test_a_worker_is_not_ready_before_it_has_taken_over_its_tasks():
         return await checkpoints(tasks)
 
     source.checkpoints = slow
-    async with house.working(house.worker(source)) as worker:
+    async with harness.working(harness.worker(source)) as worker:
         await finished(asked.wait())
         assert worker.readiness()[-1] == "taking over tasks [0, 1]"
         answer.set()
@@ -37,22 +37,22 @@ async def test_figures_are_those_of_the_last_commit_while_outputs_stall(monkeypa
     """As described in docs/operations.md under Failures, lag does not grow."""
     monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.01)
     monkeypatch.setattr(connectivity, "STALLED_AFTER_SECONDS", 0.3)
-    house, whole = House(1), traffic(1, n_queries=60)
-    source, sink = TurningSource(house.broker), StalledSink(house.broker)
+    harness, whole = WorkerHarness(1), traffic(1, n_queries=60)
+    source, sink = RoundCountingSource(harness.broker), StalledSink(harness.broker)
     sink.flows.set()
-    async with house.working(house.worker(source, sink, max_poll_records=20)) as worker:
-        house.append({0: whole.part(0, 0.3)})
-        await eventually(lambda: positions(worker) == house.ends())
+    async with harness.working(harness.worker(source, sink, max_poll_records=20)) as worker:
+        harness.append({0: whole.part(0, 0.3)})
+        await eventually(lambda: positions(worker) == harness.ends())
         sink.flows.clear()
-        house.append({0: whole.part(0.3, 0.6)})
+        harness.append({0: whole.part(0.3, 0.6)})
         await eventually(lambda: "not acknowledged" in str(worker.readiness()))
         stalled = worker.snapshot
-        house.append({0: whole.part(0.6, 1)})
-        await source.turned()
+        harness.append({0: whole.part(0.6, 1)})
+        await source.wait_for_rounds()
         assert worker.snapshot == stalled
-        assert positions(worker) == house.committed() != house.ends()
+        assert positions(worker) == harness.committed() != harness.ends()
         sink.flows.set()
-        await eventually(lambda: positions(worker) == house.ends() == house.committed())
+        await eventually(lambda: positions(worker) == harness.ends() == harness.committed())
         assert worker.snapshot.last_commit_ms > stalled.last_commit_ms
         await eventually(lambda: worker.readiness() == [])
 
@@ -60,11 +60,11 @@ async def test_figures_are_those_of_the_last_commit_while_outputs_stall(monkeypa
 @pytest.mark.slow(alone=False)
 async def test_remaining_records_of_a_cold_start_fall_to_zero(monkeypatch):
     monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.0)
-    house = House(1)
-    house.append({0: traffic(1, n_queries=60).part(0, 0.6)})
-    await house.until_end()
-    checkpoint = decode_checkpoint(house.broker.output("checkpoints", 0)[-1].value)
-    worker, seen = house.worker(source := house.source(), max_poll_records=20), []
+    harness = WorkerHarness(1)
+    harness.append({0: traffic(1, n_queries=60).part(0, 0.6)})
+    await harness.until_end()
+    checkpoint = decode_checkpoint(harness.broker.output("checkpoints", 0)[-1].value)
+    worker, seen = harness.worker(source := harness.source(), max_poll_records=20), []
     poll = source.poll
 
     async def looked_at(partitions, **how):
@@ -86,10 +86,10 @@ async def test_remaining_records_of_a_cold_start_fall_to_zero(monkeypatch):
 
 
 async def test_held_bytes_are_those_of_the_memory_tier_and_of_the_key_index():
-    house = House(1)
-    house.append({0: traffic(1)})
-    async with house.working(house.worker(memory_tier_bytes=20_000)) as worker:
-        await eventually(lambda: positions(worker) == house.ends())
+    harness = WorkerHarness(1)
+    harness.append({0: traffic(1)})
+    async with harness.working(harness.worker(memory_tier_bytes=20_000)) as worker:
+        await eventually(lambda: positions(worker) == harness.ends())
         task = worker._ownership.tasks[0]
         in_memory, index = task.engine.memory_tier_bytes, task.state.n_bytes_in_memory
         assert in_memory > 0
@@ -98,11 +98,11 @@ async def test_held_bytes_are_those_of_the_memory_tier_and_of_the_key_index():
 
 
 async def test_the_duration_of_loading_a_state_is_shown_if_there_was_one():
-    house, states = House(1), MemoryStateDirectory()
-    house.append({0: traffic(1, n_queries=20)})
-    first = await house.until_end(states=states)
+    harness, states = WorkerHarness(1), MemoryStateDirectory()
+    harness.append({0: traffic(1, n_queries=20)})
+    first = await harness.until_end(states=states)
     with capture_logs() as logs:
-        second = await house.until_end(states=states)
+        second = await harness.until_end(states=states)
     (line,) = [line for line in logs if line["event"] == "state_loaded"]
     assert first.snapshot.tasks[0].loaded_seconds is None
     assert second.snapshot.tasks[0].loaded_seconds == line["seconds"] >= 0

@@ -10,7 +10,7 @@ from evaluator.wire.state.snapshots import Manifest, SnapshotFile
 from evaluator.worker import store_snapshots
 from evaluator.worker.store_snapshots import StoreSnapshots
 from tests.waiting import PATIENCE_SECONDS, eventually
-from tests.worker.house import House
+from tests.worker.house import WorkerHarness
 from tests.worker.traffic import traffic
 
 BOUNDS = dict.fromkeys(LOGS, (0, 10))
@@ -86,14 +86,14 @@ async def test_the_fetch_of_a_revoked_task_is_cancelled(rig):
 
 
 async def test_a_worker_is_ready_after_the_task_that_it_fetches_is_revoked(tmp_path):
-    house = House(2)
-    house.append({task: traffic(task, n_queries=60).part(0, 0.5) for task in (0, 1)})
+    harness = WorkerHarness(2)
+    harness.append({task: traffic(task, n_queries=60).part(0, 0.5) for task in (0, 1)})
     slow, states = Slow(), RocksStateDirectory(tmp_path / "first")
-    first = house.worker(states=states, snapshot_url=f"file://{tmp_path}", max_poll_records=20)
+    first = harness.worker(states=states, snapshot_url=f"file://{tmp_path}", max_poll_records=20)
     first._snapshots._store = slow
-    async with house.working(first):
+    async with harness.working(first):
         await eventually(lambda: first.readiness() == ["fetching snapshots of [0, 1]"])
-        async with house.working(house.worker(max_poll_records=20)) as second:
+        async with harness.working(harness.worker(max_poll_records=20)) as second:
             await eventually(lambda: second.snapshot.tasks and not second.readiness())
             (theirs,) = (view.task for view in second.snapshot)
             await eventually(lambda: first.readiness() == [f"fetching snapshots of [{1 - theirs}]"])

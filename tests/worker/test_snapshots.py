@@ -34,7 +34,7 @@ from tests.repeats import first_quick
 from tests.s3 import SECRET, s3_server
 from tests.tidy.tree import ROOT
 from tests.waiting import PATIENCE_SECONDS, eventually
-from tests.worker.house import House, totals
+from tests.worker.house import WorkerHarness, totals
 from tests.worker.traffic import traffic
 
 N_QUERIES = 20
@@ -54,16 +54,16 @@ def _commit_after_every_batch(monkeypatch):
 
 
 class Rig:
-    """A house of one task, disks of workers, and a folder of snapshots."""
+    """A harness of one task, disks of workers, and a folder of snapshots."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.house = House(1)
+        self.harness = WorkerHarness(1)
         self.folder = path / "snapshots"
         self.whole = traffic(1, n_queries=N_QUERIES)
 
     def append(self, begin: float, end: float) -> None:
-        self.house.append({0: self.whole.part(begin, end)})
+        self.harness.append({0: self.whole.part(begin, end)})
 
     def disk(self, name: str = "disk") -> RocksStateDirectory:
         return RocksStateDirectory(self.path / name)
@@ -78,9 +78,9 @@ class Rig:
         states = self.disk(disk)
         states.hold()
         settings = {"snapshot_url": f"file://{self.folder}", "max_poll_records": 100, **settings}
-        worker = self.house.worker(states=states, **settings)
+        worker = self.harness.worker(states=states, **settings)
         try:
-            async with self.house.working(worker):
+            async with self.harness.working(worker):
                 await eventually(lambda: self.read_by(worker))
                 yield worker
         finally:
@@ -88,12 +88,12 @@ class Rig:
 
     def read_by(self, worker) -> bool:
         views = list(worker.snapshot)
-        end = {log: self.house.broker.end_of(log, 0) for log in ("rankings", "judgments")}
+        end = {log: self.harness.broker.end_of(log, 0) for log in ("rankings", "judgments")}
         return bool(views) and views[0].positions == end and not views[0].restoring
 
     async def written(self, worker) -> None:
         """Until all that is read is in a snapshot."""
-        progress = sum(self.house.broker.end_of(log, 0) for log in ("rankings", "judgments"))
+        progress = sum(self.harness.broker.end_of(log, 0) for log in ("rankings", "judgments"))
         await eventually(lambda: list(self.folder.rglob(f"{progress}.json")))
 
     @property
@@ -105,7 +105,7 @@ class Rig:
         return sorted(self.place.glob("*.json"), key=lambda path: int(path.stem))
 
     def right(self, worker) -> bool:
-        return totals(self.house.settings, worker) == self.house.truth().totals
+        return totals(self.harness.settings, worker) == self.harness.truth().totals
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -126,7 +126,7 @@ async def written_once(tmp_path_factory):
 def rig(written_once, tmp_path):
     """A copy of `written_once`."""
     rig = Rig(tmp_path)
-    rig.house = copy.deepcopy(written_once.house)
+    rig.harness = copy.deepcopy(written_once.harness)
     for name in ("disk", "snapshots"):
         shutil.copytree(written_once.path / name, tmp_path / name, ignore=UNFINISHED)
     return rig
@@ -134,7 +134,7 @@ def rig(written_once, tmp_path):
 
 async def back_without_disk(rig, **settings):
     """A worker with an empty disk: its log, and how many rankings it read beside the new ones."""
-    before = rig.house.broker.end_of("rankings", 0)
+    before = rig.harness.broker.end_of("rankings", 0)
     rig.append(0.5, 1)
     with capture_logs() as logs:
         async with rig.working("empty", **settings) as worker:
@@ -143,7 +143,7 @@ async def back_without_disk(rig, **settings):
             counts = dict(worker.snapshot.process_counts)
     events = {line["event"]: line for line in logs}
     again = [line for line in logs if line["event"] == "task_restored"]
-    return events, counts, n_read - (rig.house.broker.end_of("rankings", 0) - before), again
+    return events, counts, n_read - (rig.harness.broker.end_of("rankings", 0) - before), again
 
 
 @pytest.mark.slow(alone=False)
@@ -157,7 +157,7 @@ async def test_a_lost_store_is_restored_from_its_snapshot(rig):
     assert again == 0
     assert not restored, "no checkpoint was rebuilt"
     await eventually(lambda: not list((rig.path / "empty").glob("snapshot-*")))
-    rig.house.truth().check_outputs(rig.house.outputs(), once=True)
+    rig.harness.truth().check_outputs(rig.harness.outputs(), once=True)
 
 
 async def test_a_finished_task_whose_snapshot_was_fetched_is_opened_with_until_end(rig):
@@ -165,7 +165,7 @@ async def test_a_finished_task_whose_snapshot_was_fetched_is_opened_with_until_e
     states = rig.disk("empty")
     states.hold()
     try:
-        worker = await rig.house.until_end(states=states, snapshot_url=f"file://{rig.folder}")
+        worker = await rig.harness.until_end(states=states, snapshot_url=f"file://{rig.folder}")
     finally:
         states.release()
     assert worker.snapshot.process_counts["snapshot_bytes", "fetched"] > 0
@@ -335,7 +335,7 @@ async def test_a_new_format_of_stores_has_other_snapshots(rig, monkeypatch):
 
 async def test_a_recreated_topic_has_other_snapshots(rig):
     for log in ("rankings", "judgments"):
-        rig.house.broker.recreate(log)
+        rig.harness.broker.recreate(log)
     rig.append(0, 0.3)
     with capture_logs() as logs:
         async with rig.working("empty") as worker:
@@ -383,22 +383,22 @@ def blocked(monkeypatch):
 
 @pytest.mark.parametrize("stalls", first_quick(False, True))
 async def test_other_tasks_are_read_while_one_is_fetched(rig, monkeypatch, blocked, stalls):
-    house = rig.house = House(2)
-    house.append({task: traffic(task, n_queries=N_QUERIES).part(0, 0.5) for task in (0, 1)})
+    harness = rig.harness = WorkerHarness(2)
+    harness.append({task: traffic(task, n_queries=N_QUERIES).part(0, 0.5) for task in (0, 1)})
     blocked.set()
     settings = {"snapshot_url": f"file://{rig.path / 'two'}", "max_poll_records": 20}
     states = RocksStateDirectory(rig.path / "both")
-    worker = house.worker(states=states, **settings)
-    async with house.working(worker):
+    worker = harness.worker(states=states, **settings)
+    async with harness.working(worker):
         await eventually(lambda: len(worker.snapshot.store_snapshots) == 2)
         await eventually(lambda: all(each.n_bytes for _, each in shown(worker)))
     blocked.clear()
     shutil.rmtree(rig.path / "both" / "task-0")
-    house.append({task: traffic(task, n_queries=N_QUERIES).part(0.5, 1) for task in (0, 1)})
-    worker = house.worker(states=RocksStateDirectory(rig.path / "both"), **settings)
+    harness.append({task: traffic(task, n_queries=N_QUERIES).part(0.5, 1) for task in (0, 1)})
+    worker = harness.worker(states=RocksStateDirectory(rig.path / "both"), **settings)
     with capture_logs() as logs:
-        async with house.working(worker):
-            ends = {log: house.broker.end_of(log, 1) for log in ("rankings", "judgments")}
+        async with harness.working(worker):
+            ends = {log: harness.broker.end_of(log, 1) for log in ("rankings", "judgments")}
             await eventually(
                 lambda: [v.positions for v in worker.snapshot if v.task == 1] == [ends]
             )
@@ -409,13 +409,13 @@ async def test_other_tasks_are_read_while_one_is_fetched(rig, monkeypatch, block
             else:
                 blocked.set()
             await eventually(lambda: not worker.readiness())
-            await eventually(lambda: house.committed() == house.ends())
-            await eventually(lambda: totals(house.settings, worker) == house.truth().totals)
+            await eventually(lambda: harness.committed() == harness.ends())
+            await eventually(lambda: totals(harness.settings, worker) == harness.truth().totals)
     events = {line["event"]: line for line in logs}
     assert ("snapshot_fetched" in events) != stalls
     if stalls:
         assert "no file was fetched" in events["snapshot_failed"]["error"]
-    house.truth().check_outputs(house.outputs(), once=False)
+    harness.truth().check_outputs(harness.outputs(), once=False)
 
 
 def shown(worker):
@@ -890,7 +890,7 @@ async def work_on_a_store(path: Path, url: str) -> None:
     commit_after_every_batch(pytest.MonkeyPatch())
     rig = Rig(path / "rig")
     rig.append(0, 0.5)
-    progress = sum(rig.house.ends().values())
+    progress = sum(rig.harness.ends().values())
     with capture_logs() as logs:
         async with rig.working(snapshot_url=url):
             await eventually(

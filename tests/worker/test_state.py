@@ -23,7 +23,7 @@ from evaluator.wire.state.task_rows import StateDamaged
 from evaluator.worker import loop
 from tests.repeats import first_quick, repeated
 from tests.waiting import finished
-from tests.worker.house import GROUP, House, counted, totals
+from tests.worker.house import GROUP, WorkerHarness, counted, totals
 from tests.worker.traffic import traffic
 
 ROOT = Path(__file__).parents[2]
@@ -36,25 +36,27 @@ def _commit_after_every_batch(monkeypatch):
     monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.0)
 
 
-def filled_house(n_queries: int = 30) -> House:
+def filled_harness(n_queries: int = 30) -> WorkerHarness:
     """Both tasks have the first part of their traffic."""
-    house = House()
-    house.append({task: traffic(task, n_queries=n_queries).part(0, 0.6) for task in (0, 1)})
-    return house
+    harness = WorkerHarness()
+    harness.append({task: traffic(task, n_queries=n_queries).part(0, 0.6) for task in (0, 1)})
+    return harness
 
 
-def append_rest(house: House, n_queries: int = 30) -> None:
-    house.append({task: traffic(task, n_queries=n_queries).part(0.6, 1) for task in (0, 1)})
+def append_rest(harness: WorkerHarness, n_queries: int = 30) -> None:
+    harness.append({task: traffic(task, n_queries=n_queries).part(0.6, 1) for task in (0, 1)})
 
 
-async def run(house: House, states: StateDirectory, **settings: int) -> list[Mapping[str, object]]:
+async def run(
+    harness: WorkerHarness, states: StateDirectory, **settings: int
+) -> list[Mapping[str, object]]:
     """Runs a worker on the disk; returns its log. Its totals must be correct."""
     with capture_logs() as logs:
-        worker = await house.until_end(states=states, **{**LITTLE_MEMORY, **settings})
-    truth = house.truth()
-    assert totals(house.settings, worker) == truth.totals
-    truth.check_outputs(house.outputs(), once=False)
-    assert house.committed() == house.ends()
+        worker = await harness.until_end(states=states, **{**LITTLE_MEMORY, **settings})
+    truth = harness.truth()
+    assert totals(harness.settings, worker) == truth.totals
+    truth.check_outputs(harness.outputs(), once=False)
+    assert harness.committed() == harness.ends()
     return logs
 
 
@@ -145,28 +147,28 @@ OTHERS = [name for name in DAMAGE if name != ALONE]
 )
 async def test_unusable_stores_are_quarantined_and_rebuilt(tmp_path, damages):
     """Of both tasks; where one is damaged, that of the other task is used."""
-    house = filled_house()
+    harness = filled_harness()
     states = RocksStateDirectory(tmp_path)
-    await run(house, states)
+    await run(harness, states)
     for task, name in enumerate(damages):
         DAMAGE[name](tmp_path / f"task-{task}")
-    append_rest(house)
-    lines = quarantine(await run(house, states))
+    append_rest(harness)
+    lines = quarantine(await run(harness, states))
     assert sorted(line["task"] for line in lines) == [*range(len(damages))]
     for line in lines:
         assert line["reason"]
         assert line["place"] == str(tmp_path / f"task-{line['task']}-quarantine")
         is_of_settings = damages[line["task"]] == "of another fingerprint"
         assert line["log_level"] == ("info" if is_of_settings else "warning")
-    assert not quarantine(await run(house, states))  # the new one is whole
+    assert not quarantine(await run(harness, states))  # the new one is whole
 
 
 @pytest.mark.slow
 async def test_checkpoints_are_read_only_for_tasks_without_a_store(tmp_path):
-    house, states, asked = filled_house(), RocksStateDirectory(tmp_path), []
+    harness, states, asked = filled_harness(), RocksStateDirectory(tmp_path), []
 
     async def tasks_asked_for():
-        source = house.source()
+        source = harness.source()
         checkpoints = source.checkpoints
 
         async def noted(tasks):
@@ -174,7 +176,7 @@ async def test_checkpoints_are_read_only_for_tasks_without_a_store(tmp_path):
             return await checkpoints(tasks)
 
         source.checkpoints = noted
-        await house.until_end(source=source, states=states)
+        await harness.until_end(source=source, states=states)
 
     await tasks_asked_for()
     await tasks_asked_for()
@@ -188,25 +190,25 @@ async def test_checkpoints_are_read_only_for_tasks_without_a_store(tmp_path):
 )
 async def test_a_stale_store_repeats_no_output_even_if_the_group_has_no_commits(expired):
     """Offsets of a group that was unused for a week expire; the checkpoint does not."""
-    house, stale = filled_house(), MemoryStateDirectory()
-    await house.until_end(states=stale)
-    append_rest(house)
-    await house.until_end()  # elsewhere
-    before, commits = house.outputs(), house.broker.group(GROUP).commits
+    harness, stale = filled_harness(), MemoryStateDirectory()
+    await harness.until_end(states=stale)
+    append_rest(harness)
+    await harness.until_end()  # elsewhere
+    before, commits = harness.outputs(), harness.broker.group(GROUP).commits
     for log, task in list(commits):
         if log in expired:
             del commits[log, task]
     with capture_logs() as logs:
-        worker = await house.until_end(states=stale)
+        worker = await harness.until_end(states=stale)
     assert {"state_loaded", "task_restored"} <= {line["event"] for line in logs}
     assert not quarantine(logs)
-    assert totals(house.settings, worker) == house.truth().totals
-    assert house.outputs() == before
+    assert totals(harness.settings, worker) == harness.truth().totals
+    assert harness.outputs() == before
     assert counted(worker.snapshot, "rankings") == counted(worker.snapshot, "judgments") == 0
-    assert house.committed() == house.ends()
+    assert harness.committed() == harness.ends()
 
 
-def begin_anew_as_documented(state_dir: Path) -> None:
+def delete_store_as_documented(state_dir: Path) -> None:
     """Runs the commands of docs/operations.md in the state directory."""
     page = (ROOT / "docs" / "operations.md").read_text("utf-8")
     [found] = re.findall(r"in `state_dir`:\n\n```sh\n(.*?)```", page, re.DOTALL)
@@ -215,23 +217,23 @@ def begin_anew_as_documented(state_dir: Path) -> None:
 
 @pytest.mark.slow
 async def test_a_store_deleted_as_documented_is_rebuilt(tmp_path):
-    house = filled_house()
+    harness = filled_harness()
     states = RocksStateDirectory(tmp_path)
-    await run(house, states)
-    await asyncio.to_thread(begin_anew_as_documented, tmp_path)
+    await run(harness, states)
+    await asyncio.to_thread(delete_store_as_documented, tmp_path)
     assert {each.name for each in tmp_path.glob("task-*")} == {"task-1"}
-    append_rest(house)
-    assert not quarantine(await run(house, states))
+    append_rest(harness)
+    assert not quarantine(await run(harness, states))
 
 
 @pytest.mark.slow
 async def test_only_the_last_quarantined_store_is_kept(tmp_path):
-    house = filled_house()
+    harness = filled_harness()
     states = RocksStateDirectory(tmp_path)
     for _ in range(2):
-        await run(house, states)
+        await run(harness, states)
         the(tmp_path / "task-1", "MANIFEST-*").unlink()
-    await run(house, states)
+    await run(harness, states)
     assert {path.name for path in tmp_path.iterdir()} >= {"task-0", "task-1", "task-1-quarantine"}
     assert len(list(tmp_path.glob("*quarantine*"))) == 1
 
@@ -239,7 +241,7 @@ async def test_only_the_last_quarantined_store_is_kept(tmp_path):
 # Damage that is met while the worker works; a medium that refuses
 
 
-class Trouble:
+class InjectedError:
     """Counts the calls of the stores, and raises an error at one of them."""
 
     def __init__(self, at: int | None = None, error: Exception | None = None) -> None:
@@ -247,58 +249,58 @@ class Trouble:
         self.error = error
         self.calls = 0
 
-    def pass_by(self) -> None:
+    def count_call(self) -> None:
         self.calls += 1
         if self.calls == self.at and self.error is not None:
             raise self.error
 
 
-class TroubledStore(MemoryStateStore):
+class FailingStore(MemoryStateStore):
     """A store in memory, every access of which passes by the trouble."""
 
-    trouble: Trouble
+    injected: InjectedError
 
     def _check(self) -> None:
         super()._check()
-        self.trouble.pass_by()
+        self.injected.count_call()
 
     def all_rows(self, table: wire.Table) -> Mapping[bytes, bytes]:
         """Looked at from outside, without trouble."""
         return self._tables[table]
 
 
-class TroubledDirectory(MemoryStateDirectory):
-    def __init__(self, trouble: Trouble) -> None:
+class FailingDirectory(MemoryStateDirectory):
+    def __init__(self, injected: InjectedError) -> None:
         super().__init__()
-        self.trouble = trouble
+        self.injected = injected
 
-    def open(self, task: int) -> TroubledStore:
-        store = TroubledStore(self.stores.get(task))
-        store.trouble = self.trouble
+    def open(self, task: int) -> FailingStore:
+        store = FailingStore(self.stores.get(task))
+        store.injected = self.injected
         self.stores[task] = store
         return store
 
 
 @contextmanager
-def troubled(states: TroubledDirectory, trouble: Trouble) -> Iterator[None]:
-    before, states.trouble = states.trouble, trouble
+def injecting(states: FailingDirectory, injected: InjectedError) -> Iterator[None]:
+    before, states.injected = states.injected, injected
     for store in states.stores.values():
-        store.trouble = trouble
+        store.injected = injected
     yield
-    states.trouble = before
+    states.injected = before
 
 
 async def calls_of_a_run(found: list[tuple[int, int]] = []) -> tuple[int, int]:  # noqa: B006
     """Of a whole run from nothing, and of one that goes on with what the disk has; made once."""
     if found:
         return found[0]
-    house = filled_house()
-    states = TroubledDirectory(Trouble())
-    await run(house, states)
-    first = states.trouble.calls
-    append_rest(house)
-    await run(house, states)
-    found.append((first, states.trouble.calls))
+    harness = filled_harness()
+    states = FailingDirectory(InjectedError())
+    await run(harness, states)
+    first = states.injected.calls
+    append_rest(harness)
+    await run(harness, states)
+    found.append((first, states.injected.calls))
     return found[0]
 
 
@@ -307,11 +309,11 @@ async def test_damage_found_at_any_access_is_repaired(part):
     first, both = await calls_of_a_run()
     assert first > 12
     at = 1 + (both - 1) * part // 5
-    house = filled_house()
-    states = TroubledDirectory(Trouble(at, StateDamaged("met at last")))
-    logs = await run(house, states)
-    append_rest(house)
-    logs += await run(house, states)
+    harness = filled_harness()
+    states = FailingDirectory(InjectedError(at, StateDamaged("met at last")))
+    logs = await run(harness, states)
+    append_rest(harness)
+    logs += await run(harness, states)
     (line,) = quarantine(logs)
     assert line["reason"] == "met at last"
 
@@ -320,17 +322,17 @@ async def test_damage_found_at_any_access_is_repaired(part):
 async def test_a_failing_disk_ends_the_worker_without_loss(part):
     _, both = await calls_of_a_run()
     at = 1 + (both - 1) * part // 5
-    house = filled_house()
-    trouble = Trouble(at, StateUnusable("the disk is full"))
-    states = TroubledDirectory(trouble)
+    harness = filled_harness()
+    injected = InjectedError(at, StateUnusable("the disk is full"))
+    states = FailingDirectory(injected)
     refused = 0
     for add_more in (append_rest, lambda _: None):
         try:
-            await run(house, states)
+            await run(harness, states)
         except StateUnusable:
             refused += 1
-            await run(house, states)
-        add_more(house)
+            await run(harness, states)
+        add_more(harness)
     assert refused == 1
 
 
@@ -338,12 +340,12 @@ async def test_a_failing_disk_ends_the_worker_without_loss(part):
     ("times", "ends"), [pytest.param(2, False, marks=pytest.mark.slow(alone=False)), (0.5, True)]
 )
 async def test_a_store_beyond_its_size_limit_ends_the_worker_with_one_line(times, ends):
-    house = filled_house()
-    first = await house.until_end(**LITTLE_MEMORY)
+    harness = filled_harness()
+    first = await harness.until_end(**LITTLE_MEMORY)
     n_bytes = min(view.state_bytes for view in first.snapshot)
     states, limit = MemoryStateDirectory(), int(n_bytes * times)
     try:
-        await run(house, states, max_store_bytes=limit)
+        await run(harness, states, max_store_bytes=limit)
         ended = ""
     except StateUnusable as error:
         ended = str(error)
@@ -353,11 +355,11 @@ async def test_a_store_beyond_its_size_limit_ends_the_worker_with_one_line(times
         r"Raise that limit, or keep queries open for less time \(retention_ms\)\.",
         ended,
     )
-    await run(house, states)  # nothing is lost, once there is room
+    await run(harness, states)  # nothing is lost, once there is room
 
 
 async def test_a_store_that_stays_damaged_ends_the_worker():
-    house = filled_house()
+    harness = filled_harness()
 
     class Hopeless(MemoryStateDirectory):
         def open(self, task: int) -> MemoryStateStore:
@@ -367,31 +369,31 @@ async def test_a_store_that_stays_damaged_ends_the_worker():
             return "nowhere"
 
     with pytest.raises(StateDamaged, match="cannot be read either"):
-        await finished(house.worker(states=Hopeless()).run(until_end=True))
+        await finished(harness.worker(states=Hopeless()).run(until_end=True))
 
 
 @pytest.mark.slow
 async def test_damage_found_during_a_rebuild_is_repaired():
-    house = filled_house(60)
-    await run(house, MemoryStateDirectory())  # leaves checkpoints, and no disk
-    append_rest(house, 60)
-    logs = await run(house, TroubledDirectory(Trouble(90, StateDamaged("met at last"))))
+    harness = filled_harness(60)
+    await run(harness, MemoryStateDirectory())  # leaves checkpoints, and no disk
+    append_rest(harness, 60)
+    logs = await run(harness, FailingDirectory(InjectedError(90, StateDamaged("met at last"))))
     (line,) = quarantine(logs)
     assert line["reason"] == "met at last"
 
 
 @pytest.mark.slow(alone=False)
 async def test_events_of_the_state_are_counted():
-    house = filled_house()
-    states = TroubledDirectory(Trouble(40, StateDamaged("met at last")))
-    source = house.source()
+    harness = filled_harness()
+    states = FailingDirectory(InjectedError(40, StateDamaged("met at last")))
+    source = harness.source()
     commit, refusals = source.commit, iter([False])
 
     async def refused_at_first(commits):
         return next(refusals, True) and await commit(commits)
 
     source.commit = refused_at_first
-    worker = await house.until_end(source=source, states=states, **LITTLE_MEMORY)
+    worker = await harness.until_end(source=source, states=states, **LITTLE_MEMORY)
     counts = worker.snapshot.process_counts
     assert counts["rebalances",] == 1  # starting a task again is none
     assert counts["commits", "refused"] == 1
@@ -407,35 +409,35 @@ async def test_events_of_the_state_are_counted():
 @pytest.mark.slow
 async def test_an_interrupted_rebuild_starts_again(kill_at):
     """With batches of another size other rows would be left over, and be loaded at the end."""
-    house = filled_house(60)
-    await run(house, MemoryStateDirectory())  # leaves checkpoints, and no disk
-    states = TroubledDirectory(Trouble(kill_at, StateUnusable("killed")))
+    harness = filled_harness(60)
+    await run(harness, MemoryStateDirectory())  # leaves checkpoints, and no disk
+    states = FailingDirectory(InjectedError(kill_at, StateUnusable("killed")))
     with pytest.raises(StateUnusable):
-        await run(house, states, max_poll_records=5)
+        await run(harness, states, max_poll_records=5)
     assert any(wire.HEAD not in store.all_rows("meta") for store in states.stores.values())
-    await run(house, states, max_poll_records=5_000)
-    append_rest(house, 60)
-    assert not quarantine(await run(house, states, max_poll_records=50))
+    await run(harness, states, max_poll_records=5_000)
+    append_rest(harness, 60)
+    assert not quarantine(await run(harness, states, max_poll_records=50))
 
 
 # Checkpoint records that cannot be used
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         pytest.param(b"{", "cannot be read", marks=SLOW),
         (b'{"format": 1}', f"its format is 1, and this version reads {checkpoint.FORMAT}"),
     ],
 )
-async def test_an_unreadable_checkpoint_is_logged_and_the_task_is_rebuilt(value, said):
-    house = filled_house()
-    await run(house, MemoryStateDirectory())
-    append_rest(house)
+async def test_an_unreadable_checkpoint_is_logged_and_the_task_is_rebuilt(value, message):
+    harness = filled_harness()
+    await run(harness, MemoryStateDirectory())
+    append_rest(harness)
     for task in (0, 1):
-        (*_, last) = house.broker.output("checkpoints", task)
-        house.broker.write(("checkpoints", task), [last._replace(value=value)])
-    logs = await run(house, MemoryStateDirectory())
+        (*_, last) = harness.broker.output("checkpoints", task)
+        harness.broker.write(("checkpoints", task), [last._replace(value=value)])
+    logs = await run(harness, MemoryStateDirectory())
     lines = [line for line in logs if line["event"] == "checkpoint_unreadable"]
     assert {line["task"] for line in lines} == {0, 1}
-    assert all(said in str(line["error"]) for line in lines)
+    assert all(message in str(line["error"]) for line in lines)

@@ -12,7 +12,7 @@ from evaluator.core.types.tally import GroupedTally
 from evaluator.exposition.snapshot import Exemplar, WorstQuery
 from evaluator.worker.monitoring import ValueHistograms
 from evaluator.worker.worst_queries import MAX_WORST, MAX_WORST_SERIES, WorstQueries
-from tests.worker.house import House
+from tests.worker.house import WorkerHarness
 from tests.worker.traffic import traffic
 
 STRATUM = Stratum("ranker", "prod", ("served", "bm25"))
@@ -177,9 +177,9 @@ def test_the_worst_queries_are_limited_in_queries_series_and_pairs_of_a_batch():
 
 
 async def test_the_buckets_of_a_worker_add_up_to_its_settled_queries():
-    house = House()
-    house.append({task: traffic(task) for task in (0, 1)})
-    worker = await house.until_end(measures=("mrr", "top1"), histogram_measures=("mrr",))
+    harness = WorkerHarness()
+    harness.append({task: traffic(task) for task in (0, 1)})
+    worker = await harness.until_end(measures=("mrr", "top1"), histogram_measures=("mrr",))
     counters = worker.snapshot.counters
     counted: dict[tuple[str, ...], int] = {}
     for key, n in counters.items():
@@ -197,10 +197,10 @@ async def test_the_buckets_of_a_worker_add_up_to_its_settled_queries():
 
 @pytest.mark.slow(alone=False)
 async def test_values_counted_before_a_restart_are_not_counted_again():
-    house = House()
-    house.append({task: traffic(task) for task in (0, 1)})
-    await house.until_end(measures=("mrr",), histogram_measures=("mrr",))
-    again = await house.until_end(measures=("mrr",), histogram_measures=("mrr",))
+    harness = WorkerHarness()
+    harness.append({task: traffic(task) for task in (0, 1)})
+    await harness.until_end(measures=("mrr",), histogram_measures=("mrr",))
+    again = await harness.until_end(measures=("mrr",), histogram_measures=("mrr",))
     assert not [n for key, n in again.snapshot.counters.items() if key[0] == "bucket" and n]
     assert not again.snapshot.exemplars
 

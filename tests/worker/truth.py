@@ -91,7 +91,7 @@ class Truth:
 
         Without *whole*, here and below: outputs must be correct, but may be incomplete.
         """
-        said = 0
+        n_evaluations = 0
         for number, task in self.tasks.items():
             by_identity = {
                 (q.event_time_ms, q.ranking.trace_id, q.ranking.node_id): q for q in task.queries
@@ -107,11 +107,11 @@ class Truth:
                 once = bytes_of.setdefault((identity, row["revision"]), record.value)
                 assert once == record.value, "one key and revision, two spellings"
                 last[identity] = max(last.get(identity, 0), row["revision"])
-                said += 1
+                n_evaluations += 1
             assert not whole or last == {
                 i: q.revision for i, q in by_identity.items() if q.revision
             }
-        return said
+        return n_evaluations
 
     # Settled
 
@@ -146,10 +146,10 @@ class Truth:
         """Checks final windows: all of them, each with one spelling."""
         count = 0
         for number, task in self.tasks.items():
-            said: dict[bytes | None, bytes] = {}
+            values_by_key: dict[bytes | None, bytes] = {}
             for record in records.get(("windows", number), ()):
-                assert said.setdefault(record.key, record.value) == record.value
-            rows = {key: json.loads(value) for key, value in said.items()}
+                assert values_by_key.setdefault(record.key, record.value) == record.value
+            rows = {key: json.loads(value) for key, value in values_by_key.items()}
             expected = self.window_rows(task)
             if whole:
                 assert sorted(rows.values(), key=str) == sorted(expected, key=str)
@@ -188,13 +188,13 @@ class Truth:
         expected = set()
         for number, task in self.tasks.items():
             expected |= {(log, number, offset, kind(r)) for log, offset, r in task.dead_letters}
-        said = []
+        found = []
         for (output, number), lane in records.items():
             if output == "dead-letters":
-                said += [self.check_dead_letter(number, record) for record in lane]
-        assert set(said) == expected if whole else set(said) <= expected
+                found += [self.check_dead_letter(number, record) for record in lane]
+        assert set(found) == expected if whole else set(found) <= expected
         if once:
-            assert len(said) == len(expected)
+            assert len(found) == len(expected)
         return len(expected)
 
     def check_dead_letter(self, number: int, record: OutputRecord) -> tuple[Log, int, int, str]:

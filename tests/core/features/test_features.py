@@ -53,12 +53,12 @@ def column(described, name, **how):
 
 
 def test_relevance_is_the_cosine_scaled_to_0_to_1():
-    told = Directions(
+    embedder = Directions(
         q=[3, 4], same=[6, 8], across=[-4, 3], against=[-3, -4], half=[0, 1], no=[0, 0]
     )
     tools = Described("tool", "q", ["same", "across", "against", "half", "no"])
     expected = [(1 + 1) / 2, (1 + 0) / 2, (1 - 1) / 2, (1 + 4 / 5) / 2, (1 + 0) / 2]
-    assert column(tools, "phi_rel", embedder=told) == pytest.approx(expected)
+    assert column(tools, "phi_rel", embedder=embedder) == pytest.approx(expected)
 
 
 def test_an_empty_query_has_relevance_one_half_to_all():
@@ -68,10 +68,10 @@ def test_an_empty_query_has_relevance_one_half_to_all():
 def test_relevance_sees_a_tools_name_and_its_description():
     query = "the forecast for tomorrow"
     bare = Described("tool", query, ["weather", "forecast_weather", "weather"])
-    told = replace(bare, descriptions=["", "", "Gives the forecast."])
-    without, named, _ = column(told, "phi_rel")
+    described_tools = replace(bare, descriptions=["", "", "Gives the forecast."])
+    without, named, _ = column(described_tools, "phi_rel")
     assert column(bare, "phi_rel") == pytest.approx([without, named, without])
-    assert column(told, "phi_rel")[2] > without
+    assert column(described_tools, "phi_rel")[2] > without
     assert named > without
 
 
@@ -135,10 +135,10 @@ def test_cooperation_of_a_graph(query, n, size):
 
 
 def test_structure_of_a_tool_comes_from_its_relevance():
-    told = Directions(q=[1, 0], same=[1, 0], across=[0, 1], against=[-1, 0])
+    embedder = Directions(q=[1, 0], same=[1, 0], across=[0, 1], against=[-1, 0])
     tools = Described("tool", "q", ["same", "across", "against"])
     expected = [1.0, sqrt(0.5 + 0.1), sqrt(0.1)]
-    assert column(tools, "phi_struct", embedder=told) == pytest.approx(expected)
+    assert column(tools, "phi_struct", embedder=embedder) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,12 @@ def test_examples_are_found():
 @pytest.mark.parametrize("text", EXAMPLES)
 def test_examples_have_the_documented_results(text):
     names = {}
-    said = 0
+    n_checked = 0
     for line in text.splitlines():
         expression, _, value = line.partition("  # ")
         if value:
             assert repr(eval(expression, names)) == value
-            said += 1
+            n_checked += 1
         else:
             exec(line, names)
-    assert said
+    assert n_checked
