@@ -18,7 +18,7 @@ def keys(records):
 
 
 async def elected_leader(backend):
-    """An leadership that was elected and has been entered, with nothing left to follow."""
+    """An elected leadership with its own epoch, and nothing left to follow."""
     leadership = backend.leadership()
     await leadership.start()
     await eventually(lambda: leadership.elected)
@@ -187,7 +187,7 @@ async def test_a_new_epoch_fences_the_former_leader_whose_records_stay_invisible
     await second.begin_epoch()
     with pytest.raises(Fenced):
         await first.publish([output_record("weights", 2), output_record("weights-log", 2)])
-    with pytest.raises(Fenced):  # until it enters again
+    with pytest.raises(Fenced):  # until it begins an epoch again
         await first.publish([output_record("weights", 3)])
     await second.publish([output_record("weights", 4), output_record("weights-log", 4)])
     assert keys(await first.begin_epoch()) == [b"key-1", b"key-4"]
@@ -300,7 +300,7 @@ async def test_begin_epoch_forgets_sought_offsets(backend):
     await leadership.stop()
 
 
-# Away
+# Outages
 
 
 async def test_calls_raise_while_the_broker_is_unavailable_and_work_afterwards(interruptible):
@@ -344,7 +344,7 @@ async def repeat_until_error(ask):
 
 
 async def one_elected_after_outage(leaderships):
-    """As `one_elected`, where the broker may not be there for all at once."""
+    """As `one_elected`, while some may still be without the broker."""
     async with patience():
         while True:
             try:

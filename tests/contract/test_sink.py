@@ -143,7 +143,7 @@ async def test_a_dead_letter_that_is_refused_is_cut_until_it_fits(make_narrow):
     expected = (reason, ("truncated", b"300000"), ("key_truncated", b"80000"))
     assert bare == OutputRecord(None, b"", expected)
     assert small == letters[3]
-    assert sink.refused == 0, "each is there"
+    assert sink.refused == 0, "each is present"
 
 
 async def test_a_dead_letter_that_never_fits_is_counted_and_blocks_no_other_record(make_narrow):

@@ -294,13 +294,13 @@ async def test_a_recreated_topic_has_another_id(backend, started):
 async def test_added_partitions_are_noticed_when_ids_are_read(backend, started):
     await backend.grow("judgments", 3)
 
-    async def asked_for_a_while():
+    async def read_topic_ids():
         async with patience():  # a broker has them a moment later
             while await started.topic_ids():
                 pass
 
     with pytest.raises(SourceUnusable, match=r"had 1 partitions .* and has 3 now"):
-        await asked_for_a_while()
+        await read_topic_ids()
 
 
 async def test_a_commit_for_a_partition_of_another_member_is_refused(two_tasks):

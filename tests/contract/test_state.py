@@ -313,7 +313,7 @@ def test_a_missing_store_cannot_be_quarantined(directory):
         directory.quarantine(7)
 
 
-# The law: a store is a sorted dict that forgets nothing
+# The law: a store is a sorted dict
 
 keys = st.binary(max_size=3) | st.sampled_from([b"\xff", b"\xff\xff", b"a", b"a\xff", b"b"])
 tables = st.sampled_from(["queries", "meta"])

@@ -101,7 +101,7 @@ def test_a_block_ends_with_the_first_trace_of_a_later_one_or_with_the_interval()
 
 
 def test_a_promotion_after_a_day_needs_more_winning_days_than_losing_ones():
-    """Hours win, and most days lose: a few hours of each day have most traces."""
+    """Hours win and most days lose, because a few hours of each day have most traces."""
     rules = GateRules("m", block_ms=3_600_000, min_traces=0, min_age_ms=DAY_MS)
     lacking = []
     for by_night in (-0.6, 0.01):

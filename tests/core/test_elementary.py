@@ -81,7 +81,7 @@ def test_a_value_does_not_depend_on_its_position(function):
 
 
 def test_results_have_the_pinned_bits():
-    """The same on every machine, or weights learned there differ from weights learned here."""
+    """The bits are the same on every machine; otherwise learned weights would differ."""
     x = np.array([-3.7, 0.1, 1.0, 10.25])
     assert [value.hex() for value in exp(x).tolist()] == [
         "0x1.9511fc6871044p-6",

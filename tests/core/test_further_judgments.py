@@ -1,6 +1,6 @@
 """Second and further judgments of queries: alone, and many of them, merged in columns.
 
-Every story is told of one query, and of a crowd of queries that all live through it together.
+Every sequence is run with one query, and with many queries at the same time.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ CROWD = 40
 ReadBatches = Callable[..., Task]
 
 
-@pytest.fixture(params=[1, CROWD], ids=["one query", "a crowd"])
+@pytest.fixture(params=[1, CROWD], ids=["one query", "many queries"])
 def read_batches(request: pytest.FixtureRequest) -> ReadBatches:
     """Reads batches of (grades, other members of a judgment), each for every query."""
 
@@ -30,21 +30,21 @@ def read_batches(request: pytest.FixtureRequest) -> ReadBatches:
 
 
 def for_all_queries(batch: Sequence[tuple[Any, dict[str, Any]]], n_queries: int) -> list[Record]:
-    """Judgment by judgment, each of all queries; `name` becomes the judgment_id."""
+    """Each judgment for all queries, one after the other; `name` becomes the judgment_id."""
     return [
         judgment(grades, trace=f"t{i}", **more) for grades, more in batch for i in range(n_queries)
     ]
 
 
 def last_states(task: Task) -> list[tuple[int, list[tuple[str, float]]]]:
-    """Last revision and grades in their order, of each query; all queries must agree."""
+    """Last revision and grades in their order, of each query."""
     traces = {evaluation.trace_id for evaluation in task.evaluations}
     last = [task.last(trace) for trace in sorted(traces)]
     return [(one.revision, list(one.grades.items())) for one in last]
 
 
 def common_state(task: Task) -> tuple[int, list[tuple[str, float]]]:
-    """The common state of all queries."""
+    """The common state of all queries, which must agree."""
     found = last_states(task)
     assert task.total("running")[0] == len(found) * bool(found[0][1])
     assert all(one == found[0] for one in found)

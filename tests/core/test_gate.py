@@ -412,7 +412,7 @@ def test_an_equal_challenger_is_promoted_with_probability_at_most_alpha(chance, 
 
 @pytest.mark.slow
 def test_a_slightly_better_challenger_is_promoted_much_more_often():
-    """The test above can fail: a mean of 0.1 in place of 0 promotes most."""
+    """Shows that the test above can fail: with a mean of 0.1 instead of 0, most are promoted."""
     better = share_promoted(lambda rng: fair_coin(rng) * 0.9 + 0.1, 1_000, 0.01, seed=20)
     assert better > 0.3
 
@@ -447,7 +447,7 @@ def test_lasting_differences_are_not_mistaken_for_evidence(preset, world):
 
 @pytest.mark.slow
 def test_worlds_with_lasting_differences_deceive_a_gate_without_safeguards():
-    """The tests above can fail."""
+    """Shows that the tests above can fail."""
     minutes = benchmark.rules_of("standard", block_ms=60_000)
     tried = [
         (minutes, benchmark.AT_ONCE["AR(1) 0.99 between traces"]),
@@ -501,7 +501,7 @@ def test_traces_before_the_first_whole_block_count_in_that_block():
     ids=["age", "traces", "days"],
 )
 def test_benchmark_decisions_equal_those_of_the_gate(rules):
-    """Of each run, trace by trace, the decision is that of the benchmark of all runs at once."""
+    """Each run, decided trace by trace, equals the benchmark, which computes all runs at once."""
     block_s, n_runs, n_blocks = rules.block_ms // 1_000, 12, 60
     world = benchmark.World(mean=0.04, deviation=0.15, every_s=block_s // 2)
     hours = benchmark.promoted_after(world, rules, n_runs, n_blocks, seed=3)

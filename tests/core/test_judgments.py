@@ -362,7 +362,7 @@ def test_delays_are_counted_by_bucket_and_an_early_judgment_has_none():
 
 @pytest.mark.slow(alone=False)
 def test_a_late_judgment_finds_an_expired_query_whose_memory_was_reused(monkeypatch):
-    """Pools shrink once most of them is discarded; nothing may look where they have been."""
+    """Pools shrink once most of their entries are discarded; stale spans must not be read."""
     monkeypatch.setattr(RaggedColumns, "_SMALLEST", 30)
     task, n = Task("mrr", remember_ms=100_000), 60
     for i in range(n):

@@ -142,7 +142,7 @@ def check_crowd(seed: int) -> None:
 
 @pytest.mark.parametrize("part", repeated(8, quick=1))
 def test_buffer_sizes_do_not_change_results(monkeypatch, part):
-    """Small ones are full all the time: compacted, cleaned, cut into chunks."""
+    """Small buffers are always full: they are compacted, cleaned and cut into chunks."""
     monkeypatch.setattr(align, "_CHUNK", 4)
     monkeypatch.setattr(RaggedColumns, "_SMALLEST", 3)
     monkeypatch.setattr(timers.Timers, "RUN", 3)

@@ -178,7 +178,7 @@ def test_there_is_no_update_before_the_warm_up_groups():
 
 
 def test_the_scale_is_the_standard_deviation_within_groups():
-    """Whatever a group as a whole adds to a feature; a feature that never differs keeps 1."""
+    """Offsets of a whole group do not count; the scale of a constant feature is 1."""
     groups = [
         Group(group.features * [1, 1, 1, 0] + [0, 0, 0, 0.1], group.grades)
         for group in random_groups(WARM_UP_GROUPS)

@@ -72,7 +72,7 @@ def ndcg_of(weights, queries):
     return units.sum() / ONE / len(units)
 
 
-# --- order, and going on ------------------------------------------------------------------------
+# --- order and continuation ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n_bytes", [1, 7])
@@ -136,7 +136,7 @@ def test_weights_are_promoted_and_the_champion_becomes_better():
 
 
 def test_a_challenger_is_not_measured_on_queries_ranked_before_it_was_learned():
-    """Prequential: live for event times from the settled time of its training examples on."""
+    """Prequential: weights are live from the settled time of their last training example."""
     candidate, promoted = releases(all_intervals())[:2]
     learned = [query for query in WORLD if query.n < candidate.ranges[query.task][1]]
     assert candidate.from_ms == max(query.settled_time_ms for query in learned)
@@ -196,7 +196,7 @@ def test_weights_without_progress_against_the_champion_are_not_tried():
 
 
 def test_learned_weights_are_validated_on_unseen_queries(monkeypatch):
-    """Also within an interval: they are taken again after a number of queries."""
+    """Also within an interval: the validated weights are replaced after some queries."""
     monkeypatch.setattr(model_learner_module, "REFRESH", 64)
     measured, measure = [], Experiments.measure
 
@@ -442,7 +442,7 @@ def test_judgments_of_weight_0_are_not_learned_from():
     ],
 )
 def test_a_trace_and_a_query_count_once_in_an_experiment(same, n_counted):
-    """Three come again and again, for two intervals; a successor learns in the second one."""
+    """Three queries are repeated for two intervals; a successor learns in the second one."""
     random, made, queries = Random(3), rules(), []
     lasting = [settled_query(2 * i, random) for i in range(3)]
     for i in range(120):
@@ -584,7 +584,7 @@ def new_epoch_after(names):
 
 @pytest.mark.slow(alone=False)
 def test_a_new_epoch_with_new_features_tries_weights_against_the_served_order():
-    """The live weights have no value on any query, so nothing could ever be better than them."""
+    """The live weights have no value on any query, so they are no usable baseline."""
     _, published = model_after(ordinary_world(), rules(), **new_epoch_after(OTHERS))
     assert [each.status for each in published][:2] == ["challenger", "promoted"]
     assert published[1].feature_names == NAMES
@@ -636,7 +636,7 @@ def test_a_first_query_with_more_features_than_initial_weights_is_excluded():
 @pytest.mark.slow(alone=False)
 @pytest.mark.parametrize("n_of_others", [0, 1])
 def test_initial_weights_that_do_not_fit_most_queries_freeze_learning(n_of_others):
-    """Also after one query that they would be for, and live weights are not changed."""
+    """Also after one query that they fit; live weights are not changed."""
     made = rules(initial_weights=(*TRUTH, 0.0))
     odd = {"feature_names": (*NAMES, "phi_d"), "features": np.zeros((5, 4))}
     model, published = model_after(with_first(**(odd if n_of_others else {})), made)
@@ -648,7 +648,7 @@ def test_initial_weights_that_do_not_fit_most_queries_freeze_learning(n_of_other
 
 @pytest.mark.slow(alone=False)
 def test_initial_weights_stay_live_when_features_change_later():
-    """They are for the features of most queries: the same numbers mean nothing for others."""
+    """They fit the features of most queries, and mean nothing for other features."""
     made = rules(initial_weights=TRUTH, gate={"min_traces": 10_000}, learning_interval_ms=300_000)
     calm = [q._replace(grades={}) for q in long_world()]  # nothing is tried
     queries = [q._replace(feature_names=OTHERS) if i >= 600 else q for i, q in enumerate(calm)]
@@ -659,7 +659,7 @@ def test_initial_weights_stay_live_when_features_change_later():
 
 @pytest.mark.slow(alone=False)
 def test_frozen_learning_does_not_restart():
-    """For any order of reading: most lack features, and then most have other features."""
+    """In any order of reading: first most queries lack features, later most have others."""
     queries = [
         query._replace(feature_names=OTHERS) if i >= 560 else query._replace(propensities=[0.5] * 5)
         for i, query in enumerate(ordinary_world())
@@ -679,7 +679,7 @@ def test_kinds_of_unusable_queries_are_bounded():
     unusable.note(PROPENSITIES)
     unusable.note_overflow(100)
     assert unusable.by_reason() == {"features": 100, "propensities": 1, "overflow": 1, "invalid": 0}
-    assert unusable.share == 101 / 1_000  # the hundredth was set apart already
+    assert unusable.share == 101 / 1_000  # the hundredth was excluded before
     assert Unusable.load(json.loads(json.dumps(unusable.state()))) == unusable
     assert Unusable.load(["7", {"invalid": 3}]).n_noted == 3  # written before it was a member
 
@@ -740,7 +740,7 @@ def test_features_far_beyond_their_spread_are_excluded_before_they_affect_the_sc
 
 @pytest.mark.parametrize("factor", [1e8, 1e30])
 def test_large_features_are_learned_from_if_they_were_as_large_before(factor):
-    """Or if no feature is beyond 1e9: a millisecond of a date in a world of small numbers is."""
+    """Features up to 1e9 are also used; a date in milliseconds is larger."""
     seen = [q._replace(features=q.features * (factor if factor > 1e9 else 1.0)) for q in WORLD]
     seen[300] = seen[300]._replace(features=seen[300].features * (2.0 if factor > 1e9 else factor))
     assert run(seen, rules())[-1].state["models"][0]["unusable"][1] == {}
@@ -834,7 +834,7 @@ def clicked(those, **changes):
 
 @pytest.mark.slow(alone=False)
 def test_clicks_without_propensities_are_excluded_and_counted():
-    """One of them ends nothing, and none is learned from."""
+    """They are not learned from, and do not end learning."""
     some = clicked(lambda i: i % 3 == 0)
     model, published = model_after(some, rules(**IMPLICIT))
     assert "frozen" not in [each.status for each in published]
@@ -842,7 +842,7 @@ def test_clicks_without_propensities_are_excluded_and_counted():
     unjudged = clicked(lambda i: i % 3 == 0, grades={})
     without, expected = model_after(unjudged, rules(learner=IMPLICIT["learner"]))
     assert model["learner"] == without["learner"]
-    # nor are they bet on: the same is published but for the numbers of judgments
+    # nor bet on: only the numbers of judgments differ in what is published
     assert [each.evidence for each in published] == [each.evidence for each in expected]
     assert "promoted" in [each.status for each in published]
 

@@ -49,7 +49,7 @@ def test_waiting_queries_are_counted_in_bytes():
 
 
 def test_a_watermark_record_at_the_settled_time_does_not_release_the_query():
-    """A later record may still settle at that very time, with a smaller trace_id."""
+    """A later record may settle at the same time, with a smaller trace_id."""
     first = WORLD[0]
     others = [task for task in range(N_TASKS) if task != first.task]
     merge = OrderedMerge(N_TASKS, BEGINNING)

@@ -76,7 +76,7 @@ def test_a_flooding_source_with_a_capped_share_promotes_nothing():
 
 @pytest.mark.slow
 def test_a_weighted_source_that_turns_bad_is_learned_from_until_a_rollback():
-    """People whose grades turn round after 700 s: their weights are promoted, once."""
+    """The grades of people are inverted after 700 s: resulting weights are promoted once."""
     random = Random(7)
     queries = numbered(
         [

@@ -101,7 +101,7 @@ def test_a_flood_affects_only_its_window():
     sources, times_ms = ["click"] * 201 + ["human"] * 1_000, [999] * 200 + [1_000] + [0] * 1_000
     weights = judgment_weights(sources, times_ms, RULES)
     assert weights[0] == 100 * 0.5 / 200
-    assert weights[200] == 0.0  # alone in the next window: a share needs company
+    assert weights[200] == 0.0  # alone in the next window: a share of one source is 0
     assert judgment_weights(["click", "human", "human"], [1_000] * 3, RULES)[0] == 0.5
 
 
@@ -182,7 +182,7 @@ def test_one_hostile_judgment_in_twenty_does_not_promote_worse_weights(seed):
 
 @pytest.mark.slow
 def test_without_caps_hostile_judgments_promote_the_worse_weights():
-    """The test above can fail."""
+    """Shows that the test above can fail."""
     assert "promoted" in verdict_with(SourceWeights({}, others=SourceRule()), 0)
 
 

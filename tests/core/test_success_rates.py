@@ -40,7 +40,7 @@ def all_intervals():
     return run(TOOLS, rules())
 
 
-class Watching(OfflineRanking):
+class RecordingRanking(OfflineRanking):
     """Remembers the features that each query was measured with."""
 
     def __init__(self):
@@ -116,7 +116,7 @@ def test_a_feature_of_the_querys_own_judgment_gives_no_advantage():
     leaked = [with_rates(featured(query, HashedNgrams()), table) for query in queries]
     assert ndcg_of(leaked, (0.0, 1.0, 0.0, 0.0)) == 1.0
 
-    made = rules(offline_ranking=Watching(), initial_weights=(0.0, 1.0, 0.0, 0.0))
+    made = rules(offline_ranking=RecordingRanking(), initial_weights=(0.0, 1.0, 0.0, 0.0))
     intervals = run(queries, made)
     assert len(made.offline_ranking.seen) > 600
     for features in made.offline_ranking.seen.values():
@@ -129,7 +129,7 @@ def test_a_feature_of_the_querys_own_judgment_gives_no_advantage():
 
 def features_seen(queries, monkeypatch):
     """All features that queries are measured with and learned from, by query."""
-    offline_ranking = Watching()
+    offline_ranking = RecordingRanking()
 
     def watched(query, feature_names, **how):
         offline_ranking.seen.setdefault((query.trace_id, query.node_id), []).append(query.features)
@@ -177,7 +177,7 @@ def test_a_promoted_version_keeps_the_table_that_it_was_tried_with():
         assert release.history == by_version[release.of_version].history
 
 
-# --- what is learned ------------------------------------------------------------------------------
+# --- learning -------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -366,7 +366,7 @@ def tables_of(state):
 
 @pytest.mark.slow
 def test_all_tables_of_a_state_share_one_size_limit(monkeypatch):
-    """Three models of which each has far more long names than there is room for."""
+    """Three models, each with far more long names than there is room for."""
     most = 40_000
     monkeypatch.setattr(leader_module, "MAX_TABLES_BYTES", most)
     random, queries = Random(5), []

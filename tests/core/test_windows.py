@@ -92,7 +92,7 @@ def test_one_window_may_hold_all_time():
     assert task.windows == [window(0, 2, 1.0)]
 
 
-# Held and expired
+# Open and expired queries
 
 
 @pytest.mark.parametrize(("watermark", "n_open"), [(1_000, 1), (1_001, 0)])

@@ -279,7 +279,7 @@ def test_any_batches_of_records_have_the_same_state():
 
 
 def test_records_before_the_position_begin_no_generation():
-    """Learning may have to read them, and a state keeps the last generations only."""
+    """Learning may have to read them, and a state has only the last generations."""
     n_generations = 2 * MAX_GENERATIONS
     per = len(WORLD[:1_600]) // n_generations
     reads = []

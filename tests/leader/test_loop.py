@@ -35,7 +35,7 @@ WORLD = world(3, 600)
 
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch):
-    """Whoever finds nothing to read looks again soon."""
+    """Leaders without records to read poll again soon."""
     monkeypatch.setattr(loop, "IDLE_MS", 5)
 
 
@@ -72,7 +72,7 @@ async def test_the_order_of_reading_does_not_change_the_bytes(whole):
 
 
 class KilledLeadership(MemoryLeadership):
-    """An leadership whose leader is killed at some call, before or after it has had its effect."""
+    """A leadership whose leader is killed at some call, before or after its effect."""
 
     def __init__(self, broker: FaultyBroker, calls_left: int) -> None:
         super().__init__(broker)
@@ -237,7 +237,7 @@ async def test_a_task_without_records_is_reported_and_limits_the_reading_of_othe
 
 
 async def promoted(harness):
-    """A desk with live weights, and a state."""
+    """Fills the topics with live weights and a state."""
     harness.settle_all(WORLD)
     leader = harness.leader()
     async with harness.working(leader):
@@ -302,7 +302,7 @@ async def test_a_new_generation_begins_at_n_0_with_a_new_epoch_and_no_gap():
 
 
 async def test_successors_also_ignore_a_former_generation():
-    """A worker that has not noticed yet continues in the old generation for a while."""
+    """A worker that has not noticed yet continues the old generation for a while."""
     harness = LeaderHarness()
     harness.settle_all(WORLD)
     new_queries = world(9, 200)

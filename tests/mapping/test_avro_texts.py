@@ -1,4 +1,4 @@
-"""Avro in the compiled part: the bytes of the slow path, or the record goes to the slow path."""
+"""Avro in the compiled part: the bytes of the slow path, or no message."""
 
 import json
 import random

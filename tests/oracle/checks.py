@@ -25,7 +25,7 @@ def check_state(run: Run, task: Task) -> None:
     assert all(type(count) is int for count in tally.values())
     assert counted(tally) == counted(expected)
     rows = {path for path in expected if path[0].endswith(("running", "settled"))}
-    assert rows <= tally.keys(), "rows stand at zero from the first ranking on"
+    assert rows <= tally.keys(), "rows start at zero with the first ranking"
     assert engine.n_open == len(task.open)
     assert engine.n_early == expected["judgments", "early"]
     check_ledger(tally)

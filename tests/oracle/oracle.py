@@ -258,7 +258,7 @@ def running_sums(
 def settled_contributions(
     queries: Iterable[Query],
 ) -> dict[tuple[str, str, str, str], list[int]]:
-    """Units of the settled queries with a value; rows of the young ones stand empty."""
+    """Units of the settled queries with a value; rows of immature queries are empty."""
     contributions: dict[tuple[str, str, str, str], list[int]] = defaultdict(list)
     for query in queries:
         values = query.settled_evaluation.units if query.settled else None

@@ -1,4 +1,4 @@
-"""Decides by the models and the rules of time, without the fast decoder, what is malformed."""
+"""Finds malformed records by the models and the rules of time, without the fast decoder."""
 
 from evaluator.wire.messages.models import Judgment, Ranking
 from evaluator.wire.messages.strict import Malformed, read_message

@@ -228,7 +228,7 @@ class SettledOutputs:
         ]
 
     def check_watermark_records(self, task: Task) -> None:
-        """A mark is the number of queries that settle before its watermark, in the whole log."""
+        """Its n is the number of queries of the whole log that settle before its watermark."""
         for mark in self.watermark_records:
             assert task.watermark != MINUS_INFINITY
             assert mark.watermark_ms <= task.watermark

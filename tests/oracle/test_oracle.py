@@ -237,7 +237,7 @@ def test_totals_of_files_equal_those_of_their_lines(tmp_path):
 @hypothesis_settings(max_examples=examples(100), deadline=None)
 @given(worlds(), st.integers(0, 2**32))
 def test_results_of_a_prefix_are_never_withdrawn(world, seed):
-    """Settled rows, final windows, dead letters and revisions are never taken back."""
+    """Settled rows, final windows, dead letters and revisions are never withdrawn."""
     before = world.cut(0, 0).judge()
     for read in positions(steps(Random(seed), len(world.rankings), len(world.judgments))):
         now = world.cut(*read).judge()

@@ -106,7 +106,7 @@ def check(run: Run, task: Task) -> None:
 
 
 def live(world: World, random: Random, new_store: Callable[[], StateStore]) -> None:
-    """One life of a task: batches, commits, and deaths before and after commits."""
+    """Runs a task with batches and commits, and with kills before and after commits."""
     store, reader = new_store(), DecodingReader(world)
     max_bytes = random.choice((0, 0, 3_000, 1 << 40))
     run, state = begin(world, store, max_bytes, None)

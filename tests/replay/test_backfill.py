@@ -214,7 +214,7 @@ def test_missing_offsets_are_in_the_manifest_up_to_a_limit(root, monkeypatch):
 
 
 def test_records_are_read_batch_by_batch(root):
-    """Before a batch is taken, those before it have been evaluated: memory is that of one."""
+    """A batch is evaluated before the next one is read, so memory is that of one batch."""
     rows, taken, seen = records_of(root, 2), [], []
 
     def batches():

@@ -411,7 +411,7 @@ document.body.dataset.right = Math.ceil(cell.getBoundingClientRect().right);
 
 @pytest.mark.browser
 def test_the_page_renders_without_an_error(page, tmp_path):
-    """On a telephone, where the table of series has its alarms within the width."""
+    """On a phone, the alarms of the table of series are within the width."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     assert chromium is not None, "chromium is missing; `make system` installs it"
     measured = tmp_path / "measured.html"

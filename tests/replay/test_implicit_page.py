@@ -54,7 +54,7 @@ def test_an_action_of_the_table_withdraws_and_a_null_is_refused(shop):
     command = "replay --mapping other.toml --source file://. --out out --set silence=zero"
     assert main(command.split()) == 0
     totals = json.loads((shop / "out" / "totals.json").read_bytes())
-    assert totals["queries"]["settled_silent"] == 2  # nothing of s2 is left
+    assert totals["queries"]["settled_silent"] == 2  # s2 is withdrawn
     assert totals["dead_letters"]["mapping"] == 1
 
 

@@ -454,7 +454,7 @@ async def test_the_manifest_has_the_hash_and_the_rows_of_every_other_file(crowde
         assert known["bytes"] == len(files[name])
         assert known["rows"] == files[name].count(b"\n") or name == "totals.json"
     assert manifest["counts"]["evaluations"] == len(rows(files, "evaluations.ndjson"))
-    assert (manifest["format"], manifest["place"]) == (2, None)  # files are nowhere
+    assert (manifest["format"], manifest["place"]) == (2, None)  # files have no place
 
 
 @pytest.mark.slow(alone=False)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 CHANCE = 0.5
 LATEST_SECONDS = 10.0
-"""By then all records have arrived that dead processes had emitted."""
+"""By then all records emitted by ended processes have arrived."""
 
 
 class Continuation:

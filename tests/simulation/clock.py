@@ -16,7 +16,7 @@ class Stuck(AssertionError):
     """All tasks wait for an event that never occurs, or a task is busy without waiting."""
 
 
-class _NothingOutside(selectors.DefaultSelector):
+class _NoExternalEvents(selectors.DefaultSelector):
     """There are no external events; waiting for one advances the clock."""
 
     pass_by: Callable[[float], None]
@@ -38,7 +38,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
     """Starts at zero seconds. Runs the same way each time."""
 
     def __init__(self) -> None:
-        selector = _NothingOutside()
+        selector = _NoExternalEvents()
         selector.pass_by = self._advance
         self._now_seconds = 0.0
         super().__init__(selector)

@@ -39,7 +39,7 @@ class RememberingStore(MemoryStateStore):
         super()._write(steps)
         self.batches.append(steps)
 
-    def let_go_later(self, table: Table, end: bytes) -> None:
+    def discard_later(self, table: Table, end: bytes) -> None:
         """Deletes rows once no torn log can restore a batch that needs them."""
         self._discarded.append((len(self.batches), table, end))
         while self._discarded[0][0] + MOST_LOST <= len(self.batches):
@@ -55,7 +55,7 @@ class Disk:
         self.holder: Holder | None = None
 
     def lose_last(self, n_batches: int) -> None:
-        """The ends of the write-ahead logs are gone: each store is what it was a while ago."""
+        """Cuts the ends of the write-ahead logs: each store returns to an earlier state."""
         self.stores = {
             task: RememberingStore(store.batches[: max(0, len(store.batches) - n_batches)])
             for task, store in self.stores.items()
@@ -65,7 +65,7 @@ class Disk:
         self.stores = {}
 
 
-class StoreInHand:
+class OpenStore:
     """Implements `evaluator.ports.StateStore` for one process."""
 
     def __init__(self, life: Holder, store: RememberingStore) -> None:
@@ -83,7 +83,7 @@ class StoreInHand:
         return self._store.rows(table, first, end)
 
     def discard_before(self, table: Table, end: bytes) -> None:
-        self._store.let_go_later(table, end)
+        self._store.discard_later(table, end)
 
     def _look(self) -> None:
         self._life.boundary("store read")
@@ -109,7 +109,7 @@ class StoreInHand:
         """Written rows stay."""
 
 
-class DiskInHand:
+class HeldDisk:
     """Implements `evaluator.ports.StateDirectory` for one process."""
 
     def __init__(self, life: Holder, disk: Disk) -> None:
@@ -122,9 +122,9 @@ class DiskInHand:
             raise StateInUse("another simulated process has the disk")
         self._disk.holder = self._life
 
-    def open(self, task: int) -> StoreInHand:
+    def open(self, task: int) -> OpenStore:
         self._life.boundary("store open")
-        return StoreInHand(self._life, self._disk.stores.setdefault(task, RememberingStore()))
+        return OpenStore(self._life, self._disk.stores.setdefault(task, RememberingStore()))
 
     def quarantine(self, task: int) -> str:
         self._life.boundary("quarantine")

@@ -80,7 +80,7 @@ class Loss:
         rebuilt = Rebuilt(self._world, life, task)
         assert n_lost == rebuilt.lost
         expiry.report_loss(task)
-        if life is self._world.last:  # which had the task once, and left no records of it
+        if life is self._world.last:  # which had the task before, and left no records of it
             expiry.behind[task].discard(life.name)
         self._world.count(LACKS)
         return LACKS

@@ -12,7 +12,7 @@ from evaluator.core.engine.engine import Engine
 from evaluator.core.types.records import LOGS, Log
 from evaluator.ports import Committed, Partition, SourceUnavailable, StateUnusable
 from evaluator.wire.records import CHECKPOINTS, Output, OutputRecord, Records
-from tests.simulation.disks import Disk, DiskInHand
+from tests.simulation.disks import Disk, HeldDisk
 from tests.simulation.expiry import GROUP
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Life:
         self.engines: dict[int, Engine] = {}
         self.source = SimulatedSource(self)
         self.sink = SimulatedSink(self)
-        self._states = DiskInHand(self, disk)
+        self._states = HeldDisk(self, disk)
         self.worker = world.new_worker(self, self._states)
         self._task: asyncio.Task[None] | None = None
         self._snapshot = self.worker.snapshot

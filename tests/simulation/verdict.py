@@ -69,7 +69,7 @@ def check_counters(before: Snapshot, now: Snapshot) -> None:
         return
     shown = exported(now.counters)
     for path, n in exported(before.counters).items():
-        assert shown[path] >= n, f"the counter {path} went down from {n} to {shown[path]}"
+        assert shown[path] >= n, f"the counter {path} fell from {n} to {shown[path]}"
 
 
 # At the end

@@ -186,7 +186,7 @@ class Simulation:
                 asyncio.set_event_loop(None)
         gone = (Killed, asyncio.CancelledError)
         unhandled = [each for each in unhandled if not isinstance(each.get("exception"), gone)]
-        assert not unhandled, f"errors that nobody has heard of: {unhandled}"
+        assert not unhandled, f"unhandled errors: {unhandled}"
 
     def _judge(self) -> None:
         check_end(self)

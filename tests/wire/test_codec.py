@@ -369,7 +369,7 @@ def test_no_records_give_empty_columns():
     assert len(rankings_of()) == len(judgments_of()) == 0
 
 
-# --- the fast way is taken -------------------------------------------------------------------
+# --- use of the fast path --------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -439,7 +439,7 @@ def test_refused_timestamps_do_not_affect_other_rows(no_models):
 
 
 def test_truncated_values_are_oversize_by_their_whole_length():
-    """A valid message and many spaces: its beginning alone is valid too."""
+    """A valid message and many spaces; its beginning alone is also valid."""
     padded = as_bytes(ranking()).ljust(300_000)
     whole = records("rankings", [ranking(), padded, None, padded, ranking(node_id="b")])
     cut = replace(

@@ -446,7 +446,7 @@ def test_a_reader_raises_only_its_own_exception(name, tmp_path):
 
 
 def test_the_readers_of_every_module_are_fuzzed():
-    """No document is read but by a `Reader`, and none of them is missing in the table."""
+    """Documents are read only by a `Reader`, and every reader is in the table."""
     root = Path(evaluator.__file__).parent
     using, otherwise = set(), set()
     for path in root.rglob("*.py"):

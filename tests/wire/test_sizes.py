@@ -174,7 +174,7 @@ def test_a_long_key_of_a_dead_letter_is_cut_and_its_length_kept():
 
 def refused_letter(letter: OutputRecord):
     found = refused(letter, "dead-letters", topic="dead-letters", partition=0)
-    assert found.letter is None, "a dead letter gives rise to no other"
+    assert found.letter is None, "a dead letter causes no other"
     assert found.counts == (found.smaller is None)
     return found
 

@@ -101,7 +101,7 @@ def test_non_finite_numbers_have_no_canonical_text():
 
 
 def test_a_checksum_covers_all_other_members():
-    """Written by hand: members by name, 0.5 and -1, no space."""
+    """Written by hand: members ordered by name, 0.5 and -1, no spaces."""
     text = (
         '{"epoch":0,"feature_names":["phi_rel","phi_hist"],"format":1,'
         '"history":[{"epoch":1,"groups":7,"mean_loss":0.25}],"model":"m",'

@@ -138,4 +138,4 @@ async def test_a_changed_clock_stamps_no_heartbeat_before_it_is_measured(set_clo
     assert not clock.may_stamp
     set_clock.broker.reconnect()
     await clock.probe_if_due()
-    assert set_clock.source.probes == 2, "it is asked again after a while, not at every turn"
+    assert set_clock.source.probes == 2, "it is requested again after a while, not in every round"

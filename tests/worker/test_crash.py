@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 
 class Crash(Exception):
-    """The process is gone."""
+    """The process has ended."""
 
 
 class Fuse:
@@ -140,7 +140,7 @@ async def test_figures_are_published_after_outputs_and_commits():
     harness = fused_harness()
     seen = []
 
-    class Looking(MemorySource):
+    class RecordingSource(MemorySource):
         async def poll(self, partitions, **how):
             committed = harness.committed()
             for each, position in positions(worker).items():
@@ -153,7 +153,7 @@ async def test_figures_are_published_after_outputs_and_commits():
             assert not worker._emissions._unacknowledged
             return await super().commit(commits)
 
-    worker = harness.worker(Looking(harness.broker, group_id=GROUP), max_poll_records=7)
+    worker = harness.worker(RecordingSource(harness.broker, group_id=GROUP), max_poll_records=7)
     await finished(worker.run(until_end=True))
     assert any(any(committed.values()) for committed in seen)
 
@@ -202,7 +202,7 @@ async def test_workers_share_tasks_and_take_them_over(kind):
         assert counted(first.snapshot, log) + counted(second.snapshot, log) == read
 
 
-class Gated(MemorySource):
+class GatedSource(MemorySource):
     """After its first few records it delivers nothing until the gate is opened."""
 
     def __init__(self, broker, gate):
@@ -225,7 +225,7 @@ async def test_a_task_handed_over_during_its_restore_is_restored_again():
     for task in range(4):  # without its checkpoint a task is read again from its beginning
         del harness.broker._outputs["checkpoints", task]
     first, second = (
-        harness.worker(Gated(harness.broker, gate), max_poll_records=1) for _ in range(2)
+        harness.worker(GatedSource(harness.broker, gate), max_poll_records=1) for _ in range(2)
     )
     async with harness.working(first):
         await eventually(lambda: "restoring" in str(first.readiness()))
@@ -261,7 +261,7 @@ async def test_records_of_a_commit_refused_in_a_handover_are_read_by_the_next_ow
 
 
 async def test_a_frozen_worker_does_not_count_records_counted_by_its_successor():
-    """It was gone for longer than its session, between an acknowledgement and the commit."""
+    """It was frozen for longer than its session, between an acknowledgement and the commit."""
     harness = WorkerHarness(1, release_timeout_seconds=0.1)
     harness.append({0: traffic(0, n_queries=60)})
     frozen, thawed = asyncio.Event(), asyncio.Event()
@@ -293,7 +293,7 @@ async def test_a_frozen_worker_does_not_count_records_counted_by_its_successor()
 
 @pytest.mark.parametrize("place", ["commit", "checkpoint"])
 async def test_a_late_checkpoint_of_a_frozen_worker_is_replaced(place):
-    """Another has told of more meanwhile, and nothing comes any more that it would tell of."""
+    """Its successor has written a later checkpoint, and no further records arrive."""
     harness = WorkerHarness(1, release_timeout_seconds=0.1)
     harness.append({0: traffic(0, n_queries=60).part(0, 0.5)})
     half = harness.ends()
@@ -358,7 +358,7 @@ async def test_a_late_checkpoint_of_a_frozen_worker_is_replaced(place):
 
 
 async def test_an_unfinished_rebuild_leaves_nothing_in_later_states(monkeypatch):
-    """The next rebuild begins later, so it does not meet those judgments that waited then."""
+    """The next rebuild starts later, so it does not read the early judgments of the first one."""
     monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.0)
     harness = WorkerHarness(1)
     whole = traffic(0, n_queries=400)

@@ -51,12 +51,12 @@ async def test_the_log_that_is_ahead_is_paused_for_the_other():
     source = harness.source()
     poll = source.poll
 
-    async def looked_at(partitions, **how):
+    async def recorded_poll(partitions, **how):
         batches = await poll(partitions, **how)
         polled.append([each.log for each in batches])
         return batches
 
-    source.poll = looked_at
+    source.poll = recorded_poll
     worker = harness.worker(source, max_poll_records=10, max_lead_ms=2_000)
     async with harness.working(worker):
         await eventually(lambda: positions(worker) == harness.ends())
@@ -270,7 +270,7 @@ async def test_committed_records_are_not_written_or_counted_again():
 
 @pytest.mark.parametrize("longer", ["judgments", pytest.param("rankings", marks=SLOW)])
 async def test_a_log_at_its_lead_limit_is_paused_for_the_other(longer):
-    """One log has much more to read beyond its limit than a poll gives."""
+    """One log has much more to read beyond its limit than one poll returns."""
     harness = WorkerHarness(1)
     whole = traffic(1)
     shares = {"rankings": (0.1, 0.5), "judgments": (0.5, 0.1)}

@@ -55,7 +55,7 @@ async def test_an_orphan_keeps_its_record_over_a_restart(harness):
     append(harness, "judgments", b"t", NOW_MS + 1, q=1, id="b", g=1)
     await harness.until_end(states=states)
     later_ms = NOW_MS + 10 * harness.settings.retention_ms
-    append(harness, "rankings", b"t", later_ms, kind="other")  # moves the clock
+    append(harness, "rankings", b"t", later_ms, kind="other")  # advances the clock
     append(harness, "judgments", b"t", later_ms, q=2, id="b", g=1)
     worker = await harness.until_end(states=states)
     letters = harness.broker.output("dead-letters", 0)

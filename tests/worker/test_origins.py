@@ -102,7 +102,7 @@ async def test_totals_of_recreated_topics_have_no_old_records(harness, logs, dis
 
 
 def lose_end_and_grow(harness, log="rankings", *, lost=5):
-    """The last records of a log are gone; others come in their place, and more."""
+    """Removes the last records of a log, and appends more records than it removed."""
     end = harness.broker.end_of(log, 0)
     harness.broker.lose_end(log, 0, end - lost)
     harness.produce(log, 0, NEW.of(log))
@@ -157,7 +157,7 @@ async def test_a_checkpoint_from_before_the_lost_end_is_used(harness):
     (*_, record) = harness.broker.output("checkpoints", 0)
     harness.append({0: traffic(3, n_queries=20)})
     await harness.until_end(states=harness.disk)
-    harness.broker.write(("checkpoints", 0), [record])  # that of the second run never came
+    harness.broker.write(("checkpoints", 0), [record])  # that of the second run is lost
     for log in LOGS:
         harness.broker.lose_end(log, 0, decode_checkpoint(record.value).head.positions[log] + 3)
     harness.append({0: traffic(4, start_ms=LONG_AGO_MS + 100_000)})
@@ -170,7 +170,7 @@ async def test_a_checkpoint_from_before_the_lost_end_is_used(harness):
 
 @pytest.mark.slow(alone=False)
 async def test_a_stale_store_is_replaced_if_another_worker_has_noticed_a_lost_end():
-    """It has read all records, but `settled` has another generation since."""
+    """It has read all records, but `settled` has had another generation since."""
     harness, stale, disk = WorkerHarness(1), MemoryStateDirectory(), MemoryStateDirectory()
     harness.append({0: OLD})
     await harness.until_end(states=stale)
@@ -201,7 +201,7 @@ async def test_state_of_topics_with_the_same_ids_is_kept_after_any_expiry(harnes
 async def test_without_topic_ids_the_last_record_shows_that_a_topic_was_recreated(
     harness, monkeypatch
 ):
-    """As on brokers without it."""
+    """As on brokers without topic ids."""
 
     async def nothing(self):
         return {}
@@ -229,7 +229,7 @@ async def test_an_offset_set_by_hand_is_used(harness):
 
 @pytest.mark.parametrize("logs", first_quick((LOGS,), (LOGS[1:],)))
 async def test_a_topic_recreated_during_reading_ends_the_worker(harness, logs, monkeypatch):
-    """Records of the new topic that are read before it notices go into a discarded state."""
+    """Records of the new topic read before that are only in a discarded state."""
     monkeypatch.setattr(origins, "WATCH_SECONDS", 1e9)
     disk = harness.disk
     worker = harness.worker(states=disk)

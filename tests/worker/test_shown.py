@@ -34,7 +34,7 @@ async def test_a_worker_is_not_ready_before_it_has_taken_over_its_tasks():
 
 @pytest.mark.slow
 async def test_figures_are_those_of_the_last_commit_while_outputs_stall(monkeypatch):
-    """As described in docs/operations.md under Failures, lag does not grow."""
+    """The lag does not grow either, as docs/operations.md states under Failures."""
     monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.01)
     monkeypatch.setattr(connectivity, "STALLED_AFTER_SECONDS", 0.3)
     harness, whole = WorkerHarness(1), traffic(1, n_queries=60)
@@ -67,11 +67,11 @@ async def test_remaining_records_of_a_cold_start_fall_to_zero(monkeypatch):
     worker, seen = harness.worker(source := harness.source(), max_poll_records=20), []
     poll = source.poll
 
-    async def looked_at(partitions, **how):
+    async def recorded_poll(partitions, **how):
         seen.extend((view.restore_left, view.restoring) for view in worker.snapshot)
         return await poll(partitions, **how)
 
-    source.poll = looked_at
+    source.poll = recorded_poll
     await finished(worker.run(until_end=True))
     seen.extend((view.restore_left, view.restoring) for view in worker.snapshot)
     left = [n for n, _ in seen]

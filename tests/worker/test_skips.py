@@ -83,7 +83,7 @@ async def test_records_that_were_already_read_are_not_skipped():
 
 @pytest.mark.parametrize("with_disk", first_quick(True, False))
 async def test_skipping_the_last_read_record_changes_nothing(with_disk):
-    """The state is known by it, and is still that of these logs."""
+    """It identifies the state, which still belongs to these logs."""
     harness, whole = WorkerHarness(1), traffic(4, n_queries=60)
     harness.append({0: whole.part(0, 0.7)})
     states = MemoryStateDirectory()
@@ -102,7 +102,7 @@ async def test_skipping_the_last_read_record_changes_nothing(with_disk):
 
 @pytest.mark.parametrize("accept_loss", [False, True])
 async def test_a_task_is_rebuilt_with_records_already_read_unless_the_loss_is_accepted(accept_loss):
-    """All between the restore offsets and the checkpoint, the offsets of which are skipped."""
+    """All offsets between the restore offsets and the checkpoint are skipped."""
     harness = WorkerHarness(1)
     harness.append({0: traffic(5, n_queries=60)})
     await harness.until_end()

@@ -16,7 +16,7 @@ from tests.worker.traffic import traffic
 BOUNDS = dict.fromkeys(LOGS, (0, 10))
 
 
-class Slow:
+class SlowSnapshots:
     """A SnapshotStore with one snapshot, whose fetches write a file and wait for `go`."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Rig:
         self.path = path / "state"
         self.states = RocksStateDirectory(self.path)
         self.states.hold()
-        self.slow = Slow()
+        self.slow = SlowSnapshots()
         self.snapshots = StoreSnapshots(self.slow, self.states, interval_ms=1, fingerprint="f")
 
     def begin(self, *tasks: int) -> None:
@@ -88,7 +88,7 @@ async def test_the_fetch_of_a_revoked_task_is_cancelled(rig):
 async def test_a_worker_is_ready_after_the_task_that_it_fetches_is_revoked(tmp_path):
     harness = WorkerHarness(2)
     harness.append({task: traffic(task, n_queries=60).part(0, 0.5) for task in (0, 1)})
-    slow, states = Slow(), RocksStateDirectory(tmp_path / "first")
+    slow, states = SlowSnapshots(), RocksStateDirectory(tmp_path / "first")
     first = harness.worker(states=states, snapshot_url=f"file://{tmp_path}", max_poll_records=20)
     first._snapshots._store = slow
     async with harness.working(first):

@@ -322,7 +322,7 @@ async def test_snapshots_of_another_fingerprint_or_topic_have_another_place(rig)
 
 @pytest.mark.slow(alone=False)
 async def test_a_new_format_of_stores_has_other_snapshots(rig, monkeypatch):
-    """No store is fetched that would be quarantined, in the place of the local one."""
+    """A store that would be quarantined does not replace the local one."""
     for module in (task_rows, store_snapshots):
         monkeypatch.setattr(module, "FORMAT", task_rows.FORMAT + 1)
     rig.append(0.5, 1)
@@ -635,7 +635,7 @@ def test_an_unused_file_is_reused_only_while_no_writer_deletes_it(stores):
         stores.write(progress, b"z")
     stores.age(DAY * 0.75)
     written = stores.write(7, b"again")
-    assert written >= len(b"again"), "it is written again, so another writer finds it young"
+    assert written >= len(b"again"), "it is written again, so it is new for another writer"
     stores.write(8, b"again")
     assert stores.has(b"again")
 
@@ -717,7 +717,7 @@ def test_a_torn_upload_is_written_again(stores):
 
 
 def test_small_files_are_transferred_together_and_large_ones_alone(stores, monkeypatch):
-    """An object store takes a tenth of a second for each request."""
+    """A request to an object store takes a tenth of a second."""
     monkeypatch.setattr(snapshots, "_MAX_FILES_AT_ONCE", 3)
     monkeypatch.setattr(snapshots, "_MAX_BYTES_AT_ONCE", 50)
     moved = []
@@ -806,7 +806,7 @@ def test_a_fetch_reserves_its_disk_space(stores, monkeypatch):
 
     found: list[bool] = []
     assert fits("first", lambda: found.append(fits(len(found))))
-    assert found == [False, True, True, True], "there is room again for what is written"
+    assert found == [False, True, True, True], "there is space for writing again"
     assert fits("later")
 
 

@@ -146,7 +146,7 @@ OTHERS = [name for name in DAMAGE if name != ALONE]
     ids=" and ".join,
 )
 async def test_unusable_stores_are_quarantined_and_rebuilt(tmp_path, damages):
-    """Of both tasks; where one is damaged, that of the other task is used."""
+    """Of both tasks; if one store is damaged, that of the other task is used."""
     harness = filled_harness()
     states = RocksStateDirectory(tmp_path)
     await run(harness, states)
@@ -238,7 +238,7 @@ async def test_only_the_last_quarantined_store_is_kept(tmp_path):
     assert len(list(tmp_path.glob("*quarantine*"))) == 1
 
 
-# Damage that is met while the worker works; a medium that refuses
+# Damage found while the worker runs; a failing disk
 
 
 class InjectedError:
@@ -256,7 +256,7 @@ class InjectedError:
 
 
 class FailingStore(MemoryStateStore):
-    """A store in memory, every access of which passes by the trouble."""
+    """A store in memory, every access of which may raise the injected error."""
 
     injected: InjectedError
 
@@ -265,7 +265,7 @@ class FailingStore(MemoryStateStore):
         self.injected.count_call()
 
     def all_rows(self, table: wire.Table) -> Mapping[bytes, bytes]:
-        """Looked at from outside, without trouble."""
+        """Reads the rows without an injected error."""
         return self._tables[table]
 
 
@@ -291,7 +291,7 @@ def injecting(states: FailingDirectory, injected: InjectedError) -> Iterator[Non
 
 
 async def calls_of_a_run(found: list[tuple[int, int]] = []) -> tuple[int, int]:  # noqa: B006
-    """Of a whole run from nothing, and of one that goes on with what the disk has; made once."""
+    """Calls of a cold start, and including a warm start after it; computed once."""
     if found:
         return found[0]
     harness = filled_harness()
@@ -361,7 +361,7 @@ async def test_a_store_beyond_its_size_limit_ends_the_worker_with_one_line(times
 async def test_a_store_that_stays_damaged_ends_the_worker():
     harness = filled_harness()
 
-    class Hopeless(MemoryStateDirectory):
+    class AlwaysDamagedDirectory(MemoryStateDirectory):
         def open(self, task: int) -> MemoryStateStore:
             raise StateDamaged("never any good")
 
@@ -369,7 +369,7 @@ async def test_a_store_that_stays_damaged_ends_the_worker():
             return "nowhere"
 
     with pytest.raises(StateDamaged, match="cannot be read either"):
-        await finished(harness.worker(states=Hopeless()).run(until_end=True))
+        await finished(harness.worker(states=AlwaysDamagedDirectory()).run(until_end=True))
 
 
 @pytest.mark.slow
@@ -408,7 +408,7 @@ async def test_events_of_the_state_are_counted():
 @pytest.mark.parametrize("kill_at", [60, 80, 100])
 @pytest.mark.slow
 async def test_an_interrupted_rebuild_starts_again(kill_at):
-    """With batches of another size other rows would be left over, and be loaded at the end."""
+    """With batches of another size, other rows would remain and be loaded at the end."""
     harness = filled_harness(60)
     await run(harness, MemoryStateDirectory())  # leaves checkpoints, and no disk
     states = FailingDirectory(InjectedError(kill_at, StateUnusable("killed")))

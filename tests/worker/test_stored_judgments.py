@@ -10,7 +10,7 @@ from tests.worker.stored import judgment, ranking
 
 
 @pytest.fixture
-def asked(stored, monkeypatch):
+def lookups(stored, monkeypatch):
     """How many judgments are looked for."""
     counts = []
     get = stored.store.get
@@ -24,19 +24,19 @@ def asked(stored, monkeypatch):
     return counts
 
 
-def test_judgments_are_looked_up_only_for_judged_queries(stored, asked):
+def test_judgments_are_looked_up_only_for_judged_queries(stored, lookups):
     stored.rank(ranking("judged", 0), ranking("not", 0), ranking("at once", 0))
     stored.judge(judgment("at once", 0))
     stored.commit()
     stored.judge(judgment("not", 1))
-    assert not asked
+    assert not lookups
     stored.judge(judgment("at once", 1, b=1))
-    assert asked == [1]
+    assert lookups == [1]
     stored.commit()
     stored.judge(judgment("not", 1))
-    assert asked == [1, 1]
+    assert lookups == [1, 1]
     stored.judge(judgment("at once", 1, b=1))
-    assert asked == [1, 1, 1, 1], "one row of each commit"
+    assert lookups == [1, 1, 1, 1], "one row of each commit"
     assert stored.count("judgments", "duplicate") == 2
     stored.judge(judgment("judged", 1))
     assert stored.count("judgments", "applied") == 4
@@ -52,16 +52,16 @@ def test_a_judgment_applied_on_the_slow_path_is_looked_up(stored):
     assert stored.count("judgments", "duplicate") == 1
 
 
-def test_judgments_are_found_after_a_restart(stored, asked):
+def test_judgments_are_found_after_a_restart(stored, lookups):
     stored.rank(ranking("t", 0), ranking("u", 0))
     stored.judge(judgment("t", 1))
     stored.commit()
     stored.judge(judgment("t", 1, b=1))
     stored.commit()
-    asked.clear()
+    lookups.clear()
     stored.restart()
     stored.judge(judgment("t", 1), judgment("t", 1, b=1), judgment("u", 1))
-    assert asked == [1, 1]
+    assert lookups == [1, 1]
     assert stored.count("judgments", "duplicate") == 2
     assert stored.count("judgments", "applied") == 3
 
@@ -103,7 +103,7 @@ def test_the_latest_row_of_every_query_is_found():
         latest.set(np.array(queries), np.array(rows))
         known |= dict(zip(queries, rows, strict=True))
         others = [1, 10**13, *queries]
-        asked = random.sample(sorted(known), min(len(known), 50)) + others
-        assert latest.of(np.array(asked)).tolist() == [known.get(at, -1) for at in asked]
+        lookups = random.sample(sorted(known), min(len(known), 50)) + others
+        assert latest.of(np.array(lookups)).tolist() == [known.get(at, -1) for at in lookups]
     latest.drop_before(first + 150_000)
     assert latest.n_bytes <= 2 * 4 * 65_536

@@ -6,12 +6,12 @@ from tests.worker.stored import judgment, ranking
 def test_a_key_released_in_memory_is_not_found_in_the_store_again(stored):
     stored.rank(ranking("free", 0), ranking("other", 12))
     stored.commit()
-    stored.judge(judgment("free", 1))  # back in memory, where its key comes free
+    stored.judge(judgment("free", 1))  # loaded again, and its key is released
     stored.judge(judgment("later", 11))
     stored.rank(ranking("free", 13))  # before the store is written
     stored.judge(judgment("other", 14))
     assert stored.count("judgments", "applied") == 2
-    assert stored.engine.head.n_keys == 2, "free, named anew, and other"
+    assert stored.engine.head.n_keys == 2, "free, reused, and other"
 
 
 def test_a_query_loaded_to_settle_and_evicted_again_is_still_found_by_its_key(stored):
@@ -20,8 +20,8 @@ def test_a_query_loaded_to_settle_and_evicted_again_is_still_found_by_its_key(st
     stored.judge(judgment("later", 8))  # the first query of the key settles
     stored.commit()
     stored.restart()
-    stored.judge(judgment("later", 12))  # and is let go, in the store
-    stored.judge(judgment("later", 18))  # the second one settles, and is put aside at once
+    stored.judge(judgment("later", 12))  # and is released, in the store
+    stored.judge(judgment("later", 18))  # the second one settles, and is evicted at once
     assert stored.count("queries", "settled") == 2
     stored.commit()
     stored.judge(judgment("named", 20))

@@ -58,7 +58,7 @@ def test_memory_is_trimmed_again_after_a_new_peak_and_at_least_a_minute():
     heap = Heap()
     assert heap.look(1_000, 400, 800, 300) == 1
     heap.now += MIN_TRIM_SECONDS
-    assert heap.look(300) == 1, "the fall from 800 to 300 has waited"
+    assert heap.look(300) == 1, "the fall from 800 to 300 is trimmed after the minute"
     heap.now += MIN_TRIM_SECONDS
     assert heap.look(300, 200) == 0
     assert heap.look(149) == 1

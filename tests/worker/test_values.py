@@ -189,7 +189,7 @@ async def test_the_buckets_of_a_worker_add_up_to_its_settled_queries():
     assert counted == {key: n for key, n in queries.items() if key[3] == "mrr" and n}
     assert sum(counted.values()) > 0
     with_worst = {key for key, n in queries.items() if key[2] == SERVED and n}
-    listed = worker.snapshot.worst.keys()  # of which pairs, depends on the size of the polls
+    listed = worker.snapshot.worst.keys()  # the pairs depend on the size of the polls
     assert listed
     assert listed <= {(*key[:2], key[3]) for key in with_worst}
     assert min(found[0].value_units for found in worker.snapshot.worst.values()) == 0

@@ -105,7 +105,7 @@ class Truth:
                 assert row == self.row(query, query.evaluation_at(row["revision"]))
                 assert json.loads(record.key or b"") == [row["trace_id"], row["node_id"]]
                 once = bytes_of.setdefault((identity, row["revision"]), record.value)
-                assert once == record.value, "one key and revision, two spellings"
+                assert once == record.value, "two different values for one key and revision"
                 last[identity] = max(last.get(identity, 0), row["revision"])
                 n_evaluations += 1
             assert not whole or last == {
@@ -252,7 +252,7 @@ def taken_in_order(lane: Sequence[OutputRecord]) -> list[Row]:
             taken.append(row)
             values.append(record)
         else:
-            assert record == values[row["n"]], "one n, two spellings"
+            assert record == values[row["n"]], "two different values for one n"
     return taken
 
 

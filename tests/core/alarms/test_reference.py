@@ -205,7 +205,7 @@ def test_the_level_of_the_day_before_is_subtracted_if_it_persists():
 
 
 def test_the_variance_of_a_query_has_the_correlation_of_its_trace():
-    """Traces of two equal queries, half of them 0.6 and half 0.4: 0.01 per query, twice."""
+    """Traces of two equal queries, half of them 0.6 and half 0.4: 0.01 per query, doubled."""
     one = round(0.6 * STEP) * 2, round(0.4 * STEP) * 2
     n_units = 50
     pair = Sums(
