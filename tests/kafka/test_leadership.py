@@ -18,13 +18,13 @@ from evaluator.ports import Fenced, SourceUnavailable, SourceUnusable
 from evaluator.wire.records import OutputRecord
 from tests.contract.backends import KafkaBackend
 from tests.contract.test_leadership import (
-    again_and_again,
+    elected_leader,
     followed,
-    is_leader,
     keys,
     one_elected,
+    output_record,
     read,
-    said,
+    repeat_until_error,
 )
 from tests.kafka.leader import elected, leadership_of
 from tests.kafka.process import Process
@@ -65,7 +65,7 @@ async def test_a_frozen_leader_cannot_publish_after_its_successor_began_an_epoch
         async with patience():
             before = await elected(second)
         before += await second.begin_epoch()
-        await second.publish([said("weights", 0), said("weights-log", 0)])
+        await second.publish([output_record("weights", 0), output_record("weights-log", 0)])
         first.signal(signal.SIGCONT)
         assert await asyncio.to_thread(first.wait) == 0, first.err
         *_, last = first.out.splitlines()
@@ -88,7 +88,7 @@ async def test_a_frozen_leader_cannot_publish_after_its_successor_began_an_epoch
 
 
 async def test_a_leader_fenced_during_its_commit_publishes_nothing(backend, monkeypatch):
-    first, second = await is_leader(backend), backend.leadership()
+    first, second = await elected_leader(backend), backend.leadership()
     producer = first._publisher._producer
     may_continue, commit_reached = asyncio.Event(), asyncio.Event()
     commit = producer.commit_transaction
@@ -99,17 +99,19 @@ async def test_a_leader_fenced_during_its_commit_publishes_nothing(backend, monk
         await commit()
 
     monkeypatch.setattr(producer, "commit_transaction", commit_later)
-    publishing = asyncio.ensure_future(first.publish([said("weights", 1), said("weights-log", 1)]))
+    publishing = asyncio.ensure_future(
+        first.publish([output_record("weights", 1), output_record("weights-log", 1)])
+    )
     await commit_reached.wait()
     await second.start()
     assert await second.begin_epoch() == []
     may_continue.set()
     with pytest.raises(SourceUnavailable, match="Fenced while"):
         await publishing
-    await second.publish([said("weights", 2)])
+    await second.publish([output_record("weights", 2)])
     assert keys(await followed(second, 1)) == [b"key-2"]
     with pytest.raises(Fenced):
-        await first.publish([said("weights", 3)])
+        await first.publish([output_record("weights", 3)])
 
 
 async def test_the_open_transaction_of_a_dead_leader_is_aborted_at_once(backend, kafka):
@@ -121,15 +123,15 @@ async def test_the_open_transaction_of_a_dead_leader_is_aborted_at_once(backend,
     await dead.start()
     await dead.begin_transaction()
     await dead.send_and_wait(f"{backend.prefix}weights", b"never", b"seen", 0)
-    leadership = await finished(is_leader(backend), seconds=STOP_SECONDS)
-    await leadership.publish([said("weights", 1)])
+    leadership = await finished(elected_leader(backend), seconds=STOP_SECONDS)
+    await leadership.publish([output_record("weights", 1)])
     assert keys(await followed(leadership, 1)) == [b"key-1"]
     await dead.stop()
 
 
 async def test_a_silent_leader_is_expelled_and_may_be_elected_again(backend, monkeypatch):
     monkeypatch.setattr(election, "MAX_POLL_INTERVAL_MS", 5_000)
-    leadership = await is_leader(backend)
+    leadership = await elected_leader(backend)
     n_followed = 0
     while n_followed < 60:
         began = time.monotonic()
@@ -153,7 +155,7 @@ async def test_a_silent_leader_is_expelled_and_may_be_elected_again(backend, mon
 
 async def test_the_leader_stays_the_leader_when_members_join_or_leave(backend):
     """By their ids one of five newcomers would be elected in its place, five times out of six."""
-    first, others = await is_leader(backend), []
+    first, others = await elected_leader(backend), []
     for _ in range(5):
         others.append(backend.leadership())
         await others[-1].start()
@@ -162,20 +164,22 @@ async def test_the_leader_stays_the_leader_when_members_join_or_leave(backend):
     await others.pop(0).stop()
     await one_elected([first, *others])
     assert first.elected
-    await first.publish([said("weights", 1), said("weights-log", 1)])  # no other leader has entered
+    await first.publish(
+        [output_record("weights", 1), output_record("weights-log", 1)]
+    )  # no other leader has entered
     await first.stop()
     await one_elected(others)
 
 
 async def test_every_answered_heartbeat_confirms_the_election(backend):
-    leadership = await is_leader(backend)
+    leadership = await elected_leader(backend)
     for _ in range(3):
         before = leadership._election._confirmed_at
         await eventually(lambda before=before: leadership._election._confirmed_at > before)
 
 
 async def test_a_leader_without_confirmation_for_a_session_is_not_elected(backend, monkeypatch):
-    leadership = await is_leader(backend)
+    leadership = await elected_leader(backend)
     confirmed_at = leadership._election._confirmed_at
     monkeypatch.setattr(election.time, "monotonic", lambda: confirmed_at + 9)
     assert leadership.elected
@@ -187,8 +191,8 @@ async def test_a_leader_without_confirmation_for_a_session_is_not_elected(backen
 
 
 async def test_begin_epoch_returns_only_the_latest_record_of_each_key(backend):
-    first = await is_leader(backend)
-    await first.publish([said("weights", n % 3) for n in range(10)])
+    first = await elected_leader(backend)
+    await first.publish([output_record("weights", n % 3) for n in range(10)])
     await first.publish([("weights", OutputRecord(b"key-1", b""))])
     second = backend.leadership()
     await second.start()
@@ -199,8 +203,8 @@ async def test_begin_epoch_returns_only_the_latest_record_of_each_key(backend):
 
 
 async def test_records_read_before_begin_epoch_failed_are_not_lost(backend, monkeypatch):
-    first = await is_leader(backend)
-    await first.publish([said("weights", 1)])
+    first = await elected_leader(backend)
+    await first.publish([output_record("weights", 1)])
     second = backend.leadership()
     await second.start()
     more = second._weights.more
@@ -237,14 +241,14 @@ async def test_tombstones_and_transaction_markers_are_skipped(backend):
     await backend.append("settled", 0, [b"a", None, b"b"])
     await backend.gap("settled", 0)
     await backend.append("settled", 0, [None, b"c"])
-    leadership = await is_leader(backend)
+    leadership = await elected_leader(backend)
     await leadership.seek(0, 0)
     assert [row[1:3] for row in await read(leadership, [0], 3)] == [(0, b"a"), (2, b"b"), (7, b"c")]
 
 
 async def test_a_position_beyond_the_end_restarts_at_the_first_offset(backend):
     await backend.append("settled", 0, [b"a", b"b"])
-    leadership = await is_leader(backend)
+    leadership = await elected_leader(backend)
     await leadership.seek(0, 100)
     with capture_logs() as logs:
         assert [row[1] for row in await read(leadership, [0], 2)] == [0, 1]
@@ -301,11 +305,11 @@ async def test_topics_with_unusable_settings_are_refused(
 
 
 async def test_a_deleted_topic_is_reported(backend):
-    leadership = await is_leader(backend)
+    leadership = await elected_leader(backend)
     await delete(backend.connection, f"{backend.prefix}weights")
     await leadership._election._consumer._client.force_metadata_update()
     with pytest.raises(SourceUnusable, match=r"weights no longer exists\. Create missing"):
-        await again_and_again(lambda: leadership.follow(timeout_ms=50))
+        await repeat_until_error(lambda: leadership.follow(timeout_ms=50))
 
 
 # Limits
@@ -314,25 +318,27 @@ async def test_a_deleted_topic_is_reported(backend):
 async def test_the_error_for_a_rejected_record_has_the_remedy(kafka, topic_prefix):
     await make(kafka, topic_prefix, {**TOPICS, "judgments": 1}, **COMPACT)
     backend = KafkaBackend(kafka, topic_prefix)
-    leadership = await is_leader(backend)
+    leadership = await elected_leader(backend)
     limit = 1_048_588
     large = OutputRecord(b"large", b"x" * limit)
     with pytest.raises(
         SourceUnavailable
     ) as refused:  # waiting may mend it: the topic is given room
-        await leadership.publish([said("weights-log", 1), ("weights", large), said("weights", 2)])
+        await leadership.publish(
+            [output_record("weights-log", 1), ("weights", large), output_record("weights", 2)]
+        )
     assert str(refused.value) == (
         f"A record of {limit + 5} bytes is too large for topic {topic_prefix}weights, which takes "
         f"{limit}. Set its max.message.bytes to at least {2 * limit + 10}."
     )
     assert await leadership.begin_epoch() == []
-    await leadership.publish([said("weights", 3)])
+    await leadership.publish([output_record("weights", 3)])
     assert keys(await followed(leadership, 1)) == [b"key-3"]
     await backend.close()
 
 
 async def test_topics_created_for_it_take_records_of_16_megabytes(backend):
-    leadership = await is_leader(backend)
+    leadership = await elected_leader(backend)
     large = OutputRecord(b"large", b"x" * 16_000_000)
     await leadership.publish([("weights", large)])
     assert await followed(leadership, 1) == [large]
@@ -344,17 +350,17 @@ async def test_no_task_is_left_running_if_the_broker_fails_while_publishing(
     connection = Connection(own_broker.bootstrap)
     backend = await KafkaBackend.open(connection, topic_prefix, {"rankings": 1, "judgments": 1})
     tasks = asyncio.all_tasks()
-    leadership = await is_leader(backend)
-    await leadership.publish([said("weights", 1)])
+    leadership = await elected_leader(backend)
+    await leadership.publish([output_record("weights", 1)])
     os.kill(own_broker.pid, signal.SIGSTOP)
     publishing = asyncio.ensure_future(
-        leadership.publish([said("weights", n) for n in range(2, 5)])
+        leadership.publish([output_record("weights", n) for n in range(2, 5)])
     )
     with pytest.raises(SourceUnavailable):
         await publishing
     own_broker.kill()
     with pytest.raises(Fenced):  # until it enters again
-        await leadership.publish([said("weights", 5)])
+        await leadership.publish([output_record("weights", 5)])
     with pytest.raises(SourceUnavailable):
         await leadership.begin_epoch()
     await leadership.stop()
@@ -373,8 +379,8 @@ async def work(leadership):
         await leadership.follow(timeout_ms=10)
     await leadership.begin_epoch()
     await leadership.seek(0, 0)
-    await leadership.publish([said("weights", 1)])
-    await again_and_again(lambda: leadership.read([0], max_records=1, timeout_ms=10))
+    await leadership.publish([output_record("weights", 1)])
+    await repeat_until_error(lambda: leadership.read([0], max_records=1, timeout_ms=10))
 
 
 @pytest.mark.parametrize("after_seconds", [0.0, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 1.0])
@@ -392,12 +398,12 @@ async def test_no_task_is_left_running_after_a_stop_at_any_time(backend, after_s
 
 async def test_no_task_is_left_running_after_a_stop(backend):
     tasks = asyncio.all_tasks()
-    leadership = await is_leader(backend)
+    leadership = await elected_leader(backend)
     other = backend.leadership()
     await other.start()
     await other.begin_epoch()
     with pytest.raises(Fenced):
-        await leadership.publish([said("weights", 1)])
+        await leadership.publish([output_record("weights", 1)])
     await leadership.seek(0, 0)
     await leadership.read([0], max_records=1, timeout_ms=10)
     await leadership.stop()

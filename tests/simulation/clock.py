@@ -19,14 +19,14 @@ class Stuck(AssertionError):
 class _NoExternalEvents(selectors.DefaultSelector):
     """There are no external events; waiting for one advances the clock."""
 
-    pass_by: Callable[[float], None]
+    advance: Callable[[float], None]
     turns = 0
 
     def select(self, timeout: float | None = None) -> list:
         if timeout is None:
             raise Stuck("everybody waits, and no time will end it")
         self.turns += 1
-        self.pass_by(max(timeout, TURN_SECONDS))
+        self.advance(max(timeout, TURN_SECONDS))
         if timeout > 0:
             self.turns = 0
         if self.turns > MOST_TURNS_AT_ONCE:
@@ -39,7 +39,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         selector = _NoExternalEvents()
-        selector.pass_by = self._advance
+        selector.advance = self._advance
         self._now_seconds = 0.0
         super().__init__(selector)
         self._clock_resolution = 1e-6  # sums of seconds are not exact

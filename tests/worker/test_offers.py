@@ -117,10 +117,8 @@ async def test_records_have_no_training_data_without_learning():
     ]
 
 
-@pytest.watermark_record.parametrize(
-    "cut", [0.3, pytest.param(0.7, watermark_records=pytest.watermark_record.slow)]
-)
-@pytest.watermark_record.parametrize("made", [traffic, described_traffic])
+@pytest.mark.parametrize("cut", [0.3, pytest.param(0.7, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("made", [traffic, described_traffic])
 async def test_a_successor_writes_the_training_data_read_before_the_restart(cut, made):
     whole = [
         record for record in await settled_records(learns=True, made=made) if "trace_id" in record
