@@ -106,7 +106,7 @@ class Loss:
 
     def _check_outputs_before(self, task: int) -> None:
         world = self._world
-        counts = world.expiry.outputs[task]
+        counts = world.expiry.reported[task]
         truth = Truth(
             {task: (world.raws("rankings", task), world.raws("judgments", task))},
             world.plan.settings,
