@@ -97,10 +97,10 @@ class Process:
         self._popen.kill()
         self._popen.wait()
 
-    def events(self, name: str) -> list[dict[str, Any]]:
-        """Log lines of one event, in order."""
+    def events(self, *names: str) -> list[dict[str, Any]]:
+        """Log lines of these events, in order."""
         lines = (line for line in self.err.splitlines() if line.startswith("{"))
-        return [event for event in map(json.loads, lines) if event["event"] == name]
+        return [event for event in map(json.loads, lines) if event["event"] in names]
 
     def eventually(self, look: Callable[[], T], *, seconds: float = PATIENCE_SECONDS) -> T:
         """The result of *look* once it is true; fails if the process ends first."""
