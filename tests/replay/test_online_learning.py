@@ -18,7 +18,7 @@ from evaluator.wire.weights.leader_state import RecordWriter
 from evaluator.wire.weights.weights_record import Weights
 from tests.oracle.messages import Raw
 from tests.replay.running import put, replayed, rows
-from tests.worker.house import WorkerHarness
+from tests.worker.harness import WorkerHarness
 from tests.worker.traffic import LONG_AGO_MS, SETTINGS, Traffic
 
 N_TASKS = 2

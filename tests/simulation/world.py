@@ -24,8 +24,8 @@ from evaluator.worker import Wire, Worker, WorkerSettings
 from tests.faulty_broker import FaultyBroker
 from tests.oracle.messages import Raw
 from tests.oracle.run import new_engine
-from tests.simulation.anew import Continuation
 from tests.simulation.clock import simulated_time
+from tests.simulation.continuation import Continuation
 from tests.simulation.disks import MOST_LOST, Disk
 from tests.simulation.expiry import GROUP, Expiry
 from tests.simulation.loss import LACKS, Loss

@@ -10,7 +10,7 @@ from evaluator.worker import heartbeats as heartbeats_module
 from evaluator.worker.heartbeats import BrokerClock
 from tests.faulty_broker import FaultyBroker
 from tests.waiting import eventually
-from tests.worker.house import WorkerHarness, positions
+from tests.worker.harness import WorkerHarness, positions
 from tests.worker.test_loop import a_query
 
 SLACK_MS = 20_000

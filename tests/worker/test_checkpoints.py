@@ -12,7 +12,7 @@ from evaluator.worker import loop
 from evaluator.worker.monitoring import ValueHistograms
 from evaluator.worker.task import MAX_CHECKPOINT_SECONDS, Task
 from tests.repeats import first_quick
-from tests.worker.house import WorkerHarness, totals
+from tests.worker.harness import WorkerHarness, totals
 from tests.worker.traffic import traffic
 
 NEVER_MS = 10**12

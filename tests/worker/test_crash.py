@@ -9,7 +9,7 @@ from evaluator.adapters.memory import MemorySink, MemorySource, MemoryStateDirec
 from evaluator.wire.state.checkpoint import decode_checkpoint
 from evaluator.worker import loop
 from tests.waiting import eventually, finished
-from tests.worker.house import (
+from tests.worker.harness import (
     GROUP,
     StalledSink,
     WorkerHarness,

@@ -3,7 +3,7 @@
 import pytest
 
 from evaluator.adapters.memory import MemoryStateDirectory
-from tests.worker.house import WorkerHarness, totals
+from tests.worker.harness import WorkerHarness, totals
 from tests.worker.traffic import traffic
 
 

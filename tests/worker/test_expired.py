@@ -9,7 +9,7 @@ from evaluator.adapters.memory import MemoryStateDirectory
 from evaluator.core.types.records import LOGS
 from evaluator.ports import StateUnusable
 from evaluator.wire.state.checkpoint import decode_checkpoint
-from tests.worker.house import WorkerHarness, positions, totals
+from tests.worker.harness import WorkerHarness, positions, totals
 from tests.worker.traffic import LONG_AGO_MS, SETTINGS, traffic
 from tests.worker.truth import Truth
 

@@ -13,7 +13,7 @@ from evaluator.worker.lifecycle import (
     WorkerState,
 )
 from tests.waiting import eventually, finished
-from tests.worker.house import WorkerHarness, positions
+from tests.worker.harness import WorkerHarness, positions
 from tests.worker.traffic import traffic
 
 

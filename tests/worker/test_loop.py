@@ -14,7 +14,7 @@ from evaluator.worker.connectivity import MAX_UNACKNOWLEDGED
 from tests.oracle.messages import Raw
 from tests.repeats import first_quick, sized
 from tests.waiting import eventually, finished
-from tests.worker.house import (
+from tests.worker.harness import (
     GROUP,
     RoundCountingSource,
     StalledSink,

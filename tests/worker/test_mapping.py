@@ -10,7 +10,7 @@ from evaluator.mapping.document import read_document
 from evaluator.mapping.stage import Stage
 from evaluator.worker import loop
 from tests.waiting import eventually
-from tests.worker.house import WorkerHarness, totals
+from tests.worker.harness import WorkerHarness, totals
 
 MAPPING = """
 [rankings]

@@ -7,7 +7,7 @@ import pytest
 
 from evaluator.wire.outputs.output_models import Settled, WatermarkRecord
 from tests.oracle.messages import Raw
-from tests.worker.house import WorkerHarness
+from tests.worker.harness import WorkerHarness
 from tests.worker.traffic import LONG_AGO_MS, SETTINGS, Traffic
 
 N_QUERIES = 40

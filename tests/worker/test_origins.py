@@ -14,7 +14,7 @@ from evaluator.wire.state.checkpoint import decode_checkpoint
 from evaluator.worker import loop, origins
 from tests.repeats import first_quick
 from tests.waiting import eventually, finished
-from tests.worker.house import GROUP, WorkerHarness, counted, totals
+from tests.worker.harness import GROUP, WorkerHarness, counted, totals
 from tests.worker.traffic import LONG_AGO_MS, traffic
 
 OLD, NEW = traffic(1, n_queries=20), traffic(1, n_queries=45)

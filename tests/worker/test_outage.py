@@ -14,7 +14,7 @@ from evaluator.worker.connectivity import Connectivity
 from tests.oracle.messages import Raw
 from tests.simulation.clock import simulated_time
 from tests.waiting import eventually
-from tests.worker.house import WorkerHarness
+from tests.worker.harness import WorkerHarness
 from tests.worker.traffic import SETTINGS
 
 START_MS = 1_763_690_000_000

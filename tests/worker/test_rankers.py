@@ -7,7 +7,7 @@ from evaluator.core.measures import MeasureSet
 from evaluator.core.measures.exact_sums import add_tally
 from evaluator.wire.outputs.encoding import totals_document
 from tests.oracle.messages import Raw
-from tests.worker.house import WorkerHarness
+from tests.worker.harness import WorkerHarness
 
 PLAIN_TEXT = "text/plain"
 ORDERS = {"served": [3.0, 2.0, 1.0], "bm25": [1.0, 2.0, 3.0], "dense": [2.0, 3.0, 1.0]}

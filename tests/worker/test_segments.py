@@ -9,7 +9,7 @@ from evaluator.adapters.memory import MemoryStateDirectory
 from evaluator.core.types.records import OTHER
 from tests.oracle.test_segment_worlds import levelled
 from tests.repeats import sized
-from tests.worker.house import WorkerHarness, totals
+from tests.worker.harness import WorkerHarness, totals
 from tests.worker.traffic import SETTINGS, Traffic, traffic
 
 LEVELLED = replace(SETTINGS, segments=("locale", "device"), max_levels=2)

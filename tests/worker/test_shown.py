@@ -10,7 +10,7 @@ from evaluator.core.types.records import LOGS
 from evaluator.wire.state.checkpoint import decode_checkpoint
 from evaluator.worker import connectivity, loop
 from tests.waiting import eventually, finished
-from tests.worker.house import RoundCountingSource, StalledSink, WorkerHarness, positions
+from tests.worker.harness import RoundCountingSource, StalledSink, WorkerHarness, positions
 from tests.worker.traffic import traffic
 
 

@@ -7,7 +7,7 @@ from evaluator.adapters.memory import MemoryStateDirectory
 from evaluator.core.types.records import LOGS
 from evaluator.wire.state.checkpoint import decode_checkpoint
 from tests.repeats import first_quick
-from tests.worker.house import WorkerHarness, totals
+from tests.worker.harness import WorkerHarness, totals
 from tests.worker.traffic import traffic
 from tests.worker.truth import Truth
 

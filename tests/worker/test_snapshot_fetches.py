@@ -10,7 +10,7 @@ from evaluator.wire.state.snapshots import Manifest, SnapshotFile
 from evaluator.worker import store_snapshots
 from evaluator.worker.store_snapshots import StoreSnapshots
 from tests.waiting import PATIENCE_SECONDS, eventually
-from tests.worker.house import WorkerHarness
+from tests.worker.harness import WorkerHarness
 from tests.worker.traffic import traffic
 
 BOUNDS = dict.fromkeys(LOGS, (0, 10))

@@ -34,7 +34,7 @@ from tests.repeats import first_quick
 from tests.s3 import SECRET, s3_server
 from tests.tidy.tree import ROOT
 from tests.waiting import PATIENCE_SECONDS, eventually
-from tests.worker.house import WorkerHarness, totals
+from tests.worker.harness import WorkerHarness, totals
 from tests.worker.traffic import traffic
 
 N_QUERIES = 20

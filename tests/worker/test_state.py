@@ -23,7 +23,7 @@ from evaluator.wire.state.task_rows import StateDamaged
 from evaluator.worker import loop
 from tests.repeats import first_quick, repeated
 from tests.waiting import finished
-from tests.worker.house import GROUP, WorkerHarness, counted, totals
+from tests.worker.harness import GROUP, WorkerHarness, counted, totals
 from tests.worker.traffic import traffic
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ from evaluator.core.types.tally import GroupedTally
 from evaluator.exposition.snapshot import Exemplar, WorstQuery
 from evaluator.worker.monitoring import ValueHistograms
 from evaluator.worker.worst_queries import MAX_WORST, MAX_WORST_SERIES, WorstQueries
-from tests.worker.house import WorkerHarness
+from tests.worker.harness import WorkerHarness
 from tests.worker.traffic import traffic
 
 STRATUM = Stratum("ranker", "prod", ("served", "bm25"))
