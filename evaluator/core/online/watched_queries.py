@@ -7,7 +7,14 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.core.alarms.sums import UNITS_PER_ONE, UnitSums, exact, integers, units_of
+from evaluator.core.alarms.sums import (
+    N_UNITS,
+    UNITS_PER_ONE,
+    UnitSums,
+    exact,
+    integers,
+    units_of,
+)
 from evaluator.core.alarms.ticks import TICK_MS
 from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.columns.interning import DictionaryColumn
@@ -130,18 +137,21 @@ class TickSums:
     def add(self, queries: WatchedQueries) -> None:
         """Adds the next queries of the task."""
         names, groups = self._groups(queries)
-        at = np.array((queries.ticks_ms, groups, queries.trace_units))
-        order = np.lexsort(at[::-1])
-        at = at[:, order]
-        is_new = np.insert(at[:, 1:] != at[:, :-1], 0, True, axis=1)
-        cells = np.flatnonzero(is_new.any(axis=0))  # the first query of each tick, group and unit
-        heads = np.flatnonzero(is_new[:2, cells].any(axis=0)).tolist()
+        first_ms = int(queries.ticks_ms.min())
+        numbers = (queries.ticks_ms - first_ms) // TICK_MS * len(names) + groups
+        numbers = numbers * N_UNITS + queries.trace_units
+        order = np.argsort(numbers)
+        numbers = numbers[order]
+        cells = _firsts(numbers)  # the first query of each tick, group and unit
+        places, units_of_cell = np.divmod(numbers[cells], N_UNITS)
+        heads = _firsts(places).tolist()
         for number, template in enumerate(self._templates):
             units, is_of = self._values(template, queries)
             n_of, units = is_of[order].astype(np.int64), exact(np.where(is_of, units, 0)[order])
             n_of_cell, sums = (np.add.reduceat(column, cells) for column in (n_of, units))
             for first, end in zip(heads, [*heads[1:], len(cells)], strict=True):
-                tick_ms, group, _ = at[:, cells[first]].tolist()
+                tick, group = divmod(int(places[first]), len(names))
+                tick_ms = first_ms + tick * TICK_MS
                 model, variant, *levels = names[group]
                 chosen = first + np.flatnonzero(n_of_cell[first:end])
                 if not len(chosen) or not template.is_for(
@@ -155,7 +165,7 @@ class TickSums:
                     within = order[cells[first] : stop]
                     row = int(within[is_of[within]].min())
                     found[labels] = _TickOf(_place(queries, row), UnitSums())
-                found[labels].sums.add(at[2, cells[chosen]], n_of_cell[chosen], sums[chosen])
+                found[labels].sums.add(units_of_cell[chosen], n_of_cell[chosen], sums[chosen])
 
     def _groups(self, queries: WatchedQueries) -> tuple[list[tuple[Any, ...]], IntArray]:
         """Model, variant and levels that occur, and their number for each query."""
@@ -186,6 +196,11 @@ class TickSums:
             if until_ms is None or tick_ms + TICK_MS <= until_ms:
                 for labels, of in self._ticks.pop(tick_ms).items():
                     yield tick_ms, of.first, labels, of.sums
+
+
+def _firsts(of: IntArray) -> IntArray:
+    """Where each run of equal integers begins."""
+    return np.flatnonzero(np.append(True, of[1:] != of[:-1]))
 
 
 def _place(queries: WatchedQueries, row: int) -> Place:

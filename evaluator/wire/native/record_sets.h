@@ -54,24 +54,6 @@ static uint64_t big_endian(const byte *at, int n)
 
 /* --- CRC-32C --- */
 
-static uint32_t crc_of_byte(uint32_t crc)
-{
-    for (int bit = 0; bit < 8; bit++)
-        crc = crc >> 1 ^ (0x82f63b78 & -(crc & 1));
-    return crc;
-}
-
-/* For processors without an instruction; the table takes as long as a few KB. */
-static uint32_t crc_by_bytes(const byte *at, const byte *end)
-{
-    uint32_t crc = UINT32_MAX, table[256];
-    for (uint32_t i = 0; i < 256; i++)
-        table[i] = crc_of_byte(i);
-    for (; at < end; at++)
-        crc = crc >> 8 ^ table[(crc ^ *at) & 0xff];
-    return crc;
-}
-
 #if defined(__x86_64__)
 __attribute__((target("sse4.2"))) static uint32_t crc_by_words(const byte *at, const byte *end)
 {
@@ -82,7 +64,7 @@ __attribute__((target("sse4.2"))) static uint32_t crc_by_words(const byte *at, c
     }
     uint32_t rest = (uint32_t)crc;
     for (; at < end; at++)
-        rest = rest >> 8 ^ crc_of_byte((rest ^ *at) & 0xff);
+        rest = rest >> 8 ^ crc_of_byte(CRC_32C, (rest ^ *at) & 0xff);
     return rest;
 }
 #endif
@@ -93,7 +75,9 @@ static uint32_t crc32c(const byte *at, const byte *end)
     if (__builtin_cpu_supports("sse4.2"))
         return ~crc_by_words(at, end);
 #endif
-    return ~crc_by_bytes(at, end);
+    uint32_t table[256];
+    fill_crc_table(table, CRC_32C);
+    return crc_by_table(table, at, end);
 }
 
 /* --- records --- */

@@ -75,23 +75,6 @@ struct settled_row {
     bool silent;
 };
 
-/* The CRC-32 of zlib. */
-static uint32_t crc32_of(const byte *at, int64_t size)
-{
-    static const uint32_t table[16] = {
-        0x00000000, 0x1db71064, 0x3b6e20c8, 0x26d930ac, 0x76dc4190, 0x6b6b51f4,
-        0x4db26158, 0x5005713c, 0xedb88320, 0xf00f9344, 0xd6d6a3e8, 0xcb61b38c,
-        0x9b64c2b0, 0x86d3d2d4, 0xa00ae278, 0xbdbdf21c,
-    };
-    uint32_t crc = UINT32_MAX;
-    for (const byte *end = at + size; at < end; at++) {
-        crc ^= *at;
-        crc = crc >> 4 ^ table[crc & 15];
-        crc = crc >> 4 ^ table[crc & 15];
-    }
-    return ~crc;
-}
-
 static const byte *read_id(const byte *at, struct settled *out, int64_t *span)
 {
     byte *start = out->ids + out->ids_size, *to = start;
@@ -224,6 +207,8 @@ EXPORT void read_settled(const byte *text, const int64_t *starts, const int64_t 
                          int64_t first, int64_t last, struct settled *out)
 {
     const uint32_t required = 1u << S_N | 1u << S_TASK;
+    uint32_t crc_table[256];
+    fill_crc_table(crc_table, CRC_32);
     out->ids[out->ids_size++] = 0;
     for (int64_t i = first; i < last; i++) {
         int64_t columns[N_SETTLED_COLUMNS] = {[S_WATERMARK_MS] = -1};
@@ -232,7 +217,8 @@ EXPORT void read_settled(const byte *text, const int64_t *starts, const int64_t 
             (row.seen & required) != required ||
             !(row.seen & (1u << S_SETTLED_MS | 1u << S_WATERMARK_MS)))
             return;
-        columns[S_TRACE_CRC] = crc32_of(out->ids + columns[S_TRACE_START], columns[S_TRACE_SIZE]);
+        const byte *trace_id = out->ids + columns[S_TRACE_START];
+        columns[S_TRACE_CRC] = crc_by_table(crc_table, trace_id, trace_id + columns[S_TRACE_SIZE]);
         columns[S_LABEL] = label_of(&row, out->labels);
         columns[S_IS_JUDGED] &= !row.silent;
         memcpy(out->columns + out->n_rows * N_SETTLED_COLUMNS, columns, sizeof columns);
