@@ -91,12 +91,10 @@ class Expiry:
         self._queries.tidy()
 
     def _in_key_order(self, times_ms: IntArray, rows: IntArray) -> IntArray:
-        """Rows sorted by time, then by key."""
-        changes = np.flatnonzero(np.diff(times_ms, prepend=-1))
-        runs = np.diff(changes, append=len(times_ms))
-        for first, n in zip(changes[runs > 1].tolist(), runs[runs > 1].tolist(), strict=True):
-            run = rows[first : first + n]
-            texts = self._queries.texts.of(run)
-            names = list(zip(texts.column(0), texts.column(1), strict=True))
-            rows[first : first + n] = run[sorted(range(n), key=names.__getitem__)]
+        """Rows that are in order by time, sorted by time and key."""
+        is_first = np.diff(times_ms, prepend=-1) != 0
+        tied = np.flatnonzero(~(is_first & np.append(is_first[1:], True)))
+        texts = self._queries.texts.of(rows[tied])
+        keys = list(zip(times_ms[tied].tolist(), texts.column(0), texts.column(1), strict=True))
+        rows[tied] = rows[tied][sorted(range(len(tied)), key=keys.__getitem__)]
         return rows
