@@ -137,9 +137,8 @@ class TickSums:
     def add(self, queries: WatchedQueries) -> None:
         """Adds the next queries of the task."""
         names, groups = self._groups(queries)
-        first_ms = int(queries.ticks_ms.min())
-        numbers = (queries.ticks_ms - first_ms) // TICK_MS * len(names) + groups
-        numbers = numbers * N_UNITS + queries.trace_units
+        ticks_ms, ticks = np.unique(queries.ticks_ms, return_inverse=True)
+        numbers = (ticks * len(names) + groups) * N_UNITS + queries.trace_units
         order = np.argsort(numbers)
         numbers = numbers[order]
         cells = _firsts(numbers)  # the first query of each tick, group and unit
@@ -151,7 +150,7 @@ class TickSums:
             n_of_cell, sums = (np.add.reduceat(column, cells) for column in (n_of, units))
             for first, end in zip(heads, [*heads[1:], len(cells)], strict=True):
                 tick, group = divmod(int(places[first]), len(names))
-                tick_ms = first_ms + tick * TICK_MS
+                tick_ms = int(ticks_ms[tick])
                 model, variant, *levels = names[group]
                 chosen = first + np.flatnonzero(n_of_cell[first:end])
                 if not len(chosen) or not template.is_for(
