@@ -6,6 +6,7 @@ from evaluator.cli.watching import watch_rules_of
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.core.alarms.sums import HourlySums, Sums, units_of
+from evaluator.core.alarms.ticks import TICK_MS
 from evaluator.core.online.alarm_watch import AlarmWatch
 from evaluator.core.online.watched import SeriesName
 from evaluator.core.online.watched_queries import TickSums, WatchedQueries
@@ -77,3 +78,24 @@ def test_sums_of_weighted_clicks_may_exceed_64_bits(tmp_path):
     hourly.close(0)
     v = 20 << 40
     assert hourly.of(0) == Sums(20, 20 << 60, v * v, v * 20, 400)
+
+
+def test_each_tick_and_variant_has_its_own_sums_however_far_apart_the_ticks_are():
+    made = Settings(measures=("mrr",), alarm_measures=("mrr",))
+    rules = watch_rules_of(made, measure_set(made))
+    (query, *_) = settled_world(1, per_hour=1, hours=1)
+    queries = [
+        query._replace(event_time_ms=tick * TICK_MS, variant=f"v{n}", units={"served": {"mrr": n}})
+        for tick in (0, 1, (1 << 63) // TICK_MS - 1)
+        for n in range(40)
+    ]
+    sums = TickSums(rules)
+    sums.add(WatchedQueries.of_settled(queries, rules.columns()))
+    found = {
+        (tick_ms, labels[1]): units.total()[2].tolist()
+        for tick_ms, _, labels, units in sums.pop()
+        if rules.templates()[labels[2]].measure == "mrr"
+    }
+    assert found == {
+        (query.event_time_ms, query.variant): [query.units["served"]["mrr"]] for query in queries
+    }
