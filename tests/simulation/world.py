@@ -70,7 +70,7 @@ class Simulation:
         self.samples: list[TaskView] = []
         self.expiry = Expiry(self)
         self.loss = Loss(self)
-        self.anew = Continuation(self)
+        self.continuation = Continuation(self)
         self.last: Life | None = None
         self._n_samples = 0
         self._chance = Random(seed + 2)  # observation has no effect
@@ -180,8 +180,8 @@ class Simulation:
                 loop.set_exception_handler(lambda _, context: unhandled.append(context))
                 loop.run_until_complete(self._live())
                 self._judge()
-                if self.anew.happens:
-                    loop.run_until_complete(self.anew.live())
+                if self.continuation.happens:
+                    loop.run_until_complete(self.continuation.live())
             finally:
                 asyncio.set_event_loop(None)
         gone = (Killed, asyncio.CancelledError)

@@ -52,8 +52,8 @@ class Timeouts:
 class Connection(asyncio.Protocol):
     """Wraps the protocol of one connection and enforces its deadlines.
 
-    A timeout is waited for in PARTS. However long the event loop stands still, that is one of them,
-    so that a request that has arrived meanwhile is read before its time is over.
+    A timeout is divided into PARTS. A stall of the event loop, however long, takes one of them, so
+    that a request that has arrived meanwhile is read first.
     """
 
     def __init__(

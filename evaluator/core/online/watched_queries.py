@@ -18,6 +18,7 @@ from evaluator.core.alarms.sums import (
 from evaluator.core.alarms.ticks import TICK_MS
 from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.columns.interning import DictionaryColumn
+from evaluator.core.columns.table import Groups
 from evaluator.core.event_time.clock import MAX_TIMESTAMP_MS
 from evaluator.core.online.ordered_merge import SettledQuery
 from evaluator.core.online.watched import Template, WatchRules
@@ -139,16 +140,14 @@ class TickSums:
         names, groups = self._groups(queries)
         ticks_ms, ticks = np.unique(queries.ticks_ms, return_inverse=True)
         numbers = (ticks * len(names) + groups) * N_UNITS + queries.trace_units
-        order = np.argsort(numbers)
-        numbers = numbers[order]
-        cells = _firsts(numbers)  # the first query of each tick, group and unit
-        places, units_of_cell = np.divmod(numbers[cells], N_UNITS)
-        heads = _firsts(places).tolist()
+        cells = Groups.of(numbers)  # the queries of each tick, group and unit
+        places, units_of_cell = np.divmod(cells.each(numbers), N_UNITS)
+        heads, rows = Groups.of(places).firsts.tolist(), np.arange(len(numbers))[cells.order]
         for number, template in enumerate(self._templates):
             units, is_of = self._values(template, queries)
-            n_of, units = is_of[order].astype(np.int64), exact(np.where(is_of, units, 0)[order])
-            n_of_cell, sums = (np.add.reduceat(column, cells) for column in (n_of, units))
-            for first, end in zip(heads, [*heads[1:], len(cells)], strict=True):
+            n_of_cell = cells.sums(is_of.astype(np.int64))
+            sums = cells.sums(exact(np.where(is_of, units, 0)))
+            for first, end in zip(heads, [*heads[1:], len(places)], strict=True):
                 tick, group = divmod(int(places[first]), len(names))
                 tick_ms = int(ticks_ms[tick])
                 model, variant, *levels = names[group]
@@ -160,8 +159,8 @@ class TickSums:
                 found = self._ticks.setdefault(tick_ms, {})
                 labels = model, variant, number
                 if labels not in found:
-                    stop = cells[end] if end < len(cells) else len(order)
-                    within = order[cells[first] : stop]
+                    starts = np.append(cells.firsts, len(rows))
+                    within = rows[starts[first] : starts[end]]
                     row = int(within[is_of[within]].min())
                     found[labels] = _TickOf(_place(queries, row), UnitSums())
                 found[labels].sums.add(units_of_cell[chosen], n_of_cell[chosen], sums[chosen])
@@ -195,11 +194,6 @@ class TickSums:
             if until_ms is None or tick_ms + TICK_MS <= until_ms:
                 for labels, of in self._ticks.pop(tick_ms).items():
                     yield tick_ms, of.first, labels, of.sums
-
-
-def _firsts(of: IntArray) -> IntArray:
-    """Where each run of equal integers begins."""
-    return np.flatnonzero(np.append(True, of[1:] != of[:-1]))
 
 
 def _place(queries: WatchedQueries, row: int) -> Place:

@@ -65,7 +65,7 @@ __attribute__((target("sse4.2"))) static uint32_t crc_by_words(const byte *at, c
     uint32_t rest = (uint32_t)crc;
     for (; at < end; at++)
         rest = rest >> 8 ^ crc_of_byte(CRC_32C, (rest ^ *at) & 0xff);
-    return rest;
+    return ~rest;
 }
 #endif
 
@@ -73,7 +73,7 @@ static uint32_t crc32c(const byte *at, const byte *end)
 {
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("sse4.2"))
-        return ~crc_by_words(at, end);
+        return crc_by_words(at, end);
 #endif
     uint32_t table[256];
     fill_crc_table(table, CRC_32C);
