@@ -4,8 +4,9 @@ A worker, alone on its core, first reads a backlog: its full speed. Then half of
 and probes between it: judgments of models of their own, one for each task, whose running mean
 changes with every judgment. As many queries settle and expire as start, before and meanwhile.
 
-The time begins before the probe is passed to its producer, and ends when a scrape shows it; scrapes
-follow each other after a pause, so it is too long by half of a pause and a scrape.
+The time begins before the probe is passed to its producer, and ends when a scrape shows it. While a
+probe is not visible, scrapes follow each other after a pause: a time is too long by half of a pause
+and a scrape, and the scrapes take time of the worker that those of a Prometheus do not take.
 """
 
 import argparse
@@ -50,7 +51,7 @@ SHARES = 50  # of a second
 BATCH_BYTES = 900_000
 WARM_UP_SECONDS = 10
 SCRAPE_PAUSE_SECONDS = 0.02
-PROBE_SECONDS = (0.1, 0.3)
+PROBE_SECONDS = (0.3, 0.9)
 PATIENCE_SECONDS = 60
 SERIES = "evaluator_running_value_mean{"
 PROBED = re.compile(r'model="probe-(\d+)"')
@@ -174,6 +175,7 @@ class Probes:
         self._url = f"http://127.0.0.1:{port}/metrics"
         self._sent: list[list[float]] = [[] for _ in range(N_PARTITIONS)]
         self._n_seen = [0] * N_PARTITIONS
+        self._awaited = asyncio.Event()  # set while a probe is not visible
 
     async def run(self, n: int) -> None:
         """*n* probes, each ranking long before its judgment."""
@@ -190,6 +192,7 @@ class Probes:
             for probe in some:
                 await asyncio.sleep(rng.uniform(*PROBE_SECONDS))
                 self._sent[probe.task].append(time.monotonic())
+                self._awaited.set()
                 await self._producer.send(
                     f"{PREFIX}judgments", probe.judgment(), partition=probe.task
                 )
@@ -201,6 +204,7 @@ class Probes:
     async def _scrape(self, n: int) -> None:
         async with aiohttp.ClientSession() as session:
             while len(self.seconds) < n:
+                await self._awaited.wait()
                 began = time.monotonic()
                 async with session.get(self._url) as reply:
                     text = await reply.text()
@@ -214,6 +218,8 @@ class Probes:
                 task, n = int(of[1]), round(1 / float(line.rpartition(" ")[2]))
                 self.seconds += [now - at for at in self._sent[task][self._n_seen[task] : n]]
                 self._n_seen[task] = n
+        if self._n_seen == [len(times) for times in self._sent]:
+            self._awaited.clear()
 
 
 async def full_speed(worker: Worker, n_pairs: int) -> float:
@@ -262,6 +268,7 @@ async def measure(broker: Broker, directory: Path, asked: argparse.Namespace) ->
         "p90": percentiles[89],
         "p99": percentiles[98],
         "most": max(probes.seconds),
+        "scrapes_per_second": len(probes.scrape_seconds) / took,
         "scrape_seconds": statistics.median(probes.scrape_seconds),
         "seconds": probes.seconds,
         "load": os.getloadavg()[0],
@@ -275,7 +282,7 @@ def main() -> None:
         "--density", type=int, default=5_000, help="its pairs per second of event time"
     )
     parser.add_argument("--share", type=float, default=0.5, help="of the full speed that is sent")
-    parser.add_argument("--probes", type=int, default=400)
+    parser.add_argument("--probes", type=int, default=200)
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     asked = parser.parse_args()

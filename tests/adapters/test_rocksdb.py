@@ -497,6 +497,28 @@ def test_an_existing_state_directory_keeps_its_mode(tmp_path):
     assert tmp_path.stat().st_mode & 0o777 == 0o750
 
 
+LIST_THREADS = """
+import os, sys
+from pathlib import Path
+from evaluator.adapters.rocksdb.directory import RocksStateDirectory
+
+states = RocksStateDirectory(Path(sys.argv[1]))
+states.hold()
+store = states.open(0)
+for thread in Path("/proc/self/task").iterdir():
+    print((thread / "comm").read_text().strip(), os.getpriority(os.PRIO_PROCESS, int(thread.name)))
+"""
+
+
+def test_only_the_threads_that_flush_and_compact_have_a_low_priority(tmp_path):
+    command = [sys.executable, "-c", LIST_THREADS, str(tmp_path)]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    low = {f"rocksdb:{pool} {os.nice(0) + 10}" for pool in ("low", "high")}
+    threads = set(listed.splitlines())
+    assert {line for line in threads if line.startswith("rocksdb")} == low
+    assert {line.split()[-1] for line in threads - low} == {f"{os.nice(0)}"}
+
+
 def test_the_error_without_free_file_descriptors_names_the_limit(tmp_path, monkeypatch):
     def raise_too_many_open_files(*_):
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))

@@ -48,7 +48,7 @@ from evaluator.ports import (
 from evaluator.wire.records import CHECKPOINTS, Records
 
 FETCH_BYTES: Final = 32 * 1024 * 1024
-MIN_FETCH_BYTES: Final = 1024 * 1024
+MIN_FETCH_BYTES: Final = 4 * 1024 * 1024
 """The broker waits for so many bytes, at most `fetch_max_wait_ms`: larger batches cost less."""
 PROBE_KEY: Final = b"clock"
 NO_TIMESTAMP: Final = -1

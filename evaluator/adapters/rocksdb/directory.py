@@ -6,9 +6,10 @@ import shutil
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread, get_native_id
 from typing import Final
 
-from rocksdict import Cache
+from rocksdict import Cache, Env
 
 from evaluator.adapters.rocksdb.store import CACHE_BYTES, RocksStateStore
 from evaluator.ports import StateInUse, StateUnusable
@@ -17,18 +18,23 @@ _LOCK_NAME: Final = "in-use"
 _OWNER: Final = "process {} on {}"
 _WORK: Final = "snapshot-"
 _REPLACED: Final = "-replaced"
+_NICE: Final = 10
 
 
 class RocksStateDirectory:
     """Implements `evaluator.ports.StateDirectory`: `task-0`, `task-1` ... in a locked directory.
 
-    The lock ends with the process. The stores share one block cache.
+    The lock ends with the process. The stores share one block cache, and the threads that flush
+    and compact.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock: int | None = None
         self._cache = Cache(CACHE_BYTES)
+        starter = Thread(target=_start_background_threads)
+        starter.start()
+        starter.join()
         self._stores: dict[int, RocksStateStore] = {}
 
     def hold(self) -> None:
@@ -137,3 +143,15 @@ def is_in_use(path: Path) -> bool:
         pid = owner.split()[1]
         return owner == _OWNER.format(pid, os.uname().nodename) and Path(f"/proc/{pid}").exists()
     return False
+
+
+def _start_background_threads() -> None:
+    """One to flush and one to compact, with the low priority of the thread that calls this.
+
+    On a single core they took half of it for seconds, while records waited.
+    """
+    with suppress(OSError):  # on systems other than Linux threads have no priority of their own
+        os.setpriority(os.PRIO_PROCESS, get_native_id(), _NICE)
+    env = Env()  # the one of the process
+    env.set_high_priority_background_threads(1)
+    env.set_low_priority_background_threads(1)
