@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import errno
+import gc
 import os
 import resource
 from collections.abc import Callable
@@ -43,6 +44,8 @@ def execute(options: argparse.Namespace) -> int:
         measure_set(settings)  # refuses unsupported combinations
         configure_log(log_format=settings.log_format, log_level=settings.log_level)
         command = command_of(*options.command)
+        gc.freeze()  # what is loaded stays; `main` has disabled the collection
+        gc.enable()
         if "out" in options:
             from evaluator.cli.apart import require_apart  # noqa: PLC0415 - not for a worker
 

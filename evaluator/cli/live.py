@@ -278,11 +278,10 @@ def stop_on_signals(stop: Callable[[], None]) -> None:
 
 
 def tune_interpreter() -> None:
-    """Freezes existing objects and collects less often, as batches create no cycles.
+    """Collects garbage less often, as batches create no cycles.
 
     Other threads, which write the text of scrapes, give way to the loop after a millisecond.
     """
-    gc.freeze()
     gc.set_threshold(200_000, 50, 50)
     sys.setswitchinterval(0.001)
 

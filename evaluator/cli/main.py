@@ -1,6 +1,7 @@
 """Runs a command; loads only the modules that the command needs."""
 
 import errno
+import gc
 import os
 import signal
 import sys
@@ -16,10 +17,12 @@ OUTPUT_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code."""
+    gc.disable()  # while modules are loaded: a seventh of the time, for no garbage
     try:
         try:
             return _run(arguments)
         finally:
+            gc.enable()
             if sys.stdout is not None:  # None: closed from the start
                 sys.stdout.flush()
     except BrokenPipeError:
