@@ -510,6 +510,7 @@ for thread in Path("/proc/self/task").iterdir():
 """
 
 
+@pytest.mark.slow(alone=False)
 def test_only_the_threads_that_flush_and_compact_have_a_low_priority(tmp_path):
     command = [sys.executable, "-c", LIST_THREADS, str(tmp_path)]
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
