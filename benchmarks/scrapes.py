@@ -77,6 +77,7 @@ async def main() -> None:
     views = Views(settings)
     body, _ = await views.metrics("")
     gc.collect()
+    gc.freeze()  # as a command does
     tune_interpreter()
     n_series = sum(line.startswith(b"evaluator_") for line in body.splitlines())
     print(f"{n_series} series, {len(body) / 1e6:.2f} MB; longest turn of the loop, ms")

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import shutil
+import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -150,8 +151,8 @@ def _start_background_threads() -> None:
 
     On a single core they took half of it for seconds, while records waited.
     """
-    with suppress(OSError):  # on systems other than Linux threads have no priority of their own
-        os.setpriority(os.PRIO_PROCESS, get_native_id(), _NICE)
+    if sys.platform == "linux":  # on other systems threads have no priority of their own
+        os.setpriority(os.PRIO_PROCESS, get_native_id(), os.nice(0) + _NICE)
     env = Env()  # the one of the process
     env.set_high_priority_background_threads(1)
     env.set_low_priority_background_threads(1)
