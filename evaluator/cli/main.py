@@ -17,7 +17,7 @@ OUTPUT_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code."""
-    gc.disable()  # while modules are loaded: a seventh of the time, for no garbage
+    gc.disable()  # while modules are loaded: it would take a seventh of their time
     try:
         try:
             return _run(arguments)

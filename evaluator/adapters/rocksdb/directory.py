@@ -147,12 +147,12 @@ def is_in_use(path: Path) -> bool:
 
 
 def _start_background_threads() -> None:
-    """One to flush and one to compact, with the low priority of the thread that calls this.
+    """One to flush and one to compact. They inherit the priority of this thread, which is lowered.
 
-    On a single core they took half of it for seconds, while records waited.
+    With the priority of the evaluation they take half of a single core for seconds.
     """
     if sys.platform == "linux":  # on other systems threads have no priority of their own
         os.setpriority(os.PRIO_PROCESS, get_native_id(), os.nice(0) + _NICE)
-    env = Env()  # the one of the process
+    env = Env()  # shared by the stores of the process
     env.set_high_priority_background_threads(1)
     env.set_low_priority_background_threads(1)

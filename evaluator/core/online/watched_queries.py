@@ -143,6 +143,7 @@ class TickSums:
         cells = Groups.of(numbers)  # the queries of each tick, group and unit
         places, units_of_cell = np.divmod(cells.each(numbers), N_UNITS)
         heads, rows = Groups.of(places).firsts.tolist(), np.arange(len(numbers))[cells.order]
+        starts = np.append(cells.firsts, len(rows))
         for number, template in enumerate(self._templates):
             units, is_of = self._values(template, queries)
             n_of_cell = cells.sums(is_of.astype(np.int64))
@@ -159,7 +160,6 @@ class TickSums:
                 found = self._ticks.setdefault(tick_ms, {})
                 labels = model, variant, number
                 if labels not in found:
-                    starts = np.append(cells.firsts, len(rows))
                     within = rows[starts[first] : starts[end]]
                     row = int(within[is_of[within]].min())
                     found[labels] = _TickOf(_place(queries, row), UnitSums())
