@@ -12,7 +12,6 @@ import statistics
 import time
 from base64 import b64encode
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from importlib.resources import files
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 import fastavro
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.json_format import ParseDict
+from msgspec.structs import replace
 from opentelemetry.proto.collector.logs.v1 import logs_service_pb2
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 

@@ -10,8 +10,9 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, Protocol
+
+from msgspec import Struct, field
 
 from evaluator.core.types.records import LOGS, Log
 from evaluator.wire.records import LeaderOutput, Output, OutputRecord, Records, SettledRecords
@@ -20,8 +21,7 @@ from evaluator.wire.state.task_rows import Row, Table
 Partition = tuple[Log, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """The place of two logs: cluster, names and ids of the topics, partitions of each.
 
     The id of a topic that is not known is missing.
@@ -100,8 +100,7 @@ class Fenced(Exception):
     """Another process has become the leader; no record of the publication is visible."""
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(Struct, frozen=True):
     """The commit of a group for one partition. `metadata` is free text of the committer."""
 
     offset: int
@@ -120,8 +119,7 @@ class Progress(NamedTuple):
         return (self.committed is not None and self.committed.offset >= self.end) or self.end == 0
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
+class Assignment(Struct, frozen=True):
     """The tasks of this process. `generation` increases by one with every change."""
 
     generation: int
@@ -132,8 +130,7 @@ Side = Literal["before", "beyond"]
 """Side of a position outside its log: before the first record, or beyond the end."""
 
 
-@dataclass(frozen=True, slots=True)
-class InputHealth:
+class InputHealth(Struct, frozen=True):
     """Retention and losses of the inputs.
 
     `retention_ms` of a log is None if it is unlimited, missing if it cannot be read; it has to

@@ -1,6 +1,5 @@
 """Engines for tests, from settings by name."""
 
-from dataclasses import fields
 from typing import Any
 
 from evaluator.core.engine.engine import Emits, Engine
@@ -10,8 +9,8 @@ from evaluator.core.settle.evaluate import ValueRules
 
 
 def taken(kind: Any, settings: dict[str, Any]) -> Any:
-    """A dataclass from the settings that are its fields; these are removed."""
-    return kind(**{f.name: settings.pop(f.name) for f in fields(kind) if f.name in settings})
+    """A struct from the settings that are its fields; these are removed."""
+    return kind(**{name: settings.pop(name) for name in kind.__struct_fields__ if name in settings})
 
 
 def engine_of(measures: MeasureSet, *, task: int = 0, **settings: Any) -> Engine:

@@ -8,13 +8,13 @@ import json
 import struct
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from evaluator.core.types.records import FloatArray
@@ -189,8 +189,7 @@ def _norm(tensors: Mapping[str, Floats], name: str) -> Step:
     return normed
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+class Layer(Struct, frozen=True):
     """Attention among the pieces, then a dense step for each; both are added to their input."""
 
     queries_keys_values: Step

@@ -6,9 +6,10 @@ import json
 import shlex
 import stat
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
+
+from msgspec.structs import replace
 
 from evaluator.adapters.kafka import (
     Connection,

@@ -5,9 +5,10 @@ import asyncio
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Final, cast
+
+from msgspec.structs import replace
 
 from evaluator.adapters.files import read_file
 from evaluator.adapters.kafka import read_weights

@@ -4,10 +4,11 @@ import argparse
 import io
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
 from math import isfinite
 from pathlib import Path
 from typing import Final
+
+from msgspec.structs import replace
 
 from evaluator.adapters.files import NewFile
 from evaluator.cli.exits import FOUND, UsageError
@@ -102,7 +103,7 @@ def _question(options: argparse.Namespace, first: Path) -> Question:
     return Question(
         rankers=tuple(dict.fromkeys(options.ranker)),
         measures=tuple(dict.fromkeys(options.measure)),
-        **{each.name: given[each.name] for each in fields(Question) if each.name in given},
+        **{name: given[name] for name in Question.__struct_fields__ if name in given},
     )
 
 

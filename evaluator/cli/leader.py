@@ -1,11 +1,11 @@
 """The leader and its rules, from settings."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import structlog
+from msgspec.structs import asdict
 
 from evaluator.adapters.files import read_file
 from evaluator.adapters.minilm import EmbedderMissingError, MiniLM

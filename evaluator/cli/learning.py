@@ -3,11 +3,11 @@
 import argparse
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from evaluator.adapters.files import NewFile, SampleRange
 from evaluator.cli.exits import FOUND, UsageError, fail

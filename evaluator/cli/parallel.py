@@ -4,9 +4,11 @@ import argparse
 import asyncio
 import os
 import shutil
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from evaluator.cli.exits import UsageError
 from evaluator.cli.processes import Report, in_processes
@@ -33,8 +35,7 @@ _ONE_PROCESS_OPTIONS: Final = ("samples", "openmetrics", "weights", "scorer")
 """Options that need all queries in one process."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShardJob:
+class ShardJob(Struct, frozen=True):
     """The work of one process: the tasks of `bounds`, into the directory `out`."""
 
     options: argparse.Namespace
@@ -62,8 +63,7 @@ def evaluate_shard(job: ShardJob, report: Report) -> None:
     asyncio.run(run_replay(source, results, rules, topic_names=names, show_progress=report))
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """The shards of a replay, those with the most to read first."""
 
     n_processes: int

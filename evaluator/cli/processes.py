@@ -6,11 +6,12 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from evaluator.cli.wiring import warn
 from evaluator.ports import RequestRefused
@@ -23,8 +24,7 @@ Work = Callable[[Any, Report], None]
 """The work of a process on a job; it reports its progress."""
 
 
-@dataclass(slots=True)
-class _Started:
+class _Started(Struct):
     """The process of a job."""
 
     job: Any

@@ -7,10 +7,11 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from msgspec import Struct
 
 from evaluator.adapters.http import Access, HttpServer, Views
 from evaluator.adapters.kafka import Connection, GroupSettings, parse_addresses
@@ -50,6 +51,7 @@ MAX_OFFSET: Final = MAX_TIMESTAMP_MS
 _SKIP: Final = re.compile(r"(.+)-([0-9]{1,9}):([0-9]{1,19})(?:-([0-9]{1,19}))?", re.ASCII)
 
 T = TypeVar("T")
+StructT = TypeVar("StructT", bound=Struct)
 
 
 def warn(text: str) -> None:
@@ -70,9 +72,9 @@ def readable(topic: str, values: Iterable[bytes], read: Callable[[bytes], T]) ->
     return found
 
 
-def from_settings(kind: type[T], settings: Settings, **others: Any) -> T:
+def from_settings(kind: type[StructT], settings: Settings, **others: Any) -> StructT:
     """A frozen value whose fields have the names of settings; *others* take precedence."""
-    names = {each.name for each in fields(kind)} & SPECS.keys() - others.keys()  # type: ignore[arg-type]  # a dataclass
+    names = set(kind.__struct_fields__) & SPECS.keys() - others.keys()
     return kind(**{name: getattr(settings, name) for name in names}, **others)
 
 

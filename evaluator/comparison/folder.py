@@ -4,7 +4,6 @@ import hashlib
 import stat
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import chain, repeat
 from math import nan
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, BinaryIO, Final
 import msgspec
 import numpy as np
 import xxhash
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from evaluator.comparison.question import Kind
@@ -81,8 +81,7 @@ class Manifest(msgspec.Struct):
         return [name for name in map(str, names) if name.startswith("ips_dcg@")]
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluations:
+class Evaluations(Struct, frozen=True):
     """The queries of one file, in its order, with their values.
 
     `keys` is `[n_rows, 2]`, 128-bit hashes of (trace_id, node_id, event_time_ms); `traces` and

@@ -5,10 +5,11 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from math import ceil, log10
 from typing import Any, Final, NamedTuple
+
+from msgspec.structs import asdict
 
 from evaluator.comparison.folder import ShownRow
 from evaluator.comparison.paired import Paired

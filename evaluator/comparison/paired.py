@@ -4,11 +4,11 @@ Values are multiples of 2^-40, so sums, means and wins are exact; only the boots
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from evaluator.comparison.question import CONFIDENCE, RESAMPLES, Question
@@ -23,16 +23,14 @@ _ROWS_AT_ONCE: Final = 1 << 16
 _BITS_OF_SUMS: Final = 61  # twice the sum of all differences fits into 64 bits
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
+class Interval(Struct, frozen=True, kw_only=True):
     """Confidence interval of the mean difference, from `low` to `high`."""
 
     low: float
     high: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Paired:
+class Paired(Struct, frozen=True, kw_only=True):
     """Two rankers side by side; every difference is *other - baseline* of one query.
 
     `p` is that of the paired randomisation test, two-sided, that the rankers are exchangeable

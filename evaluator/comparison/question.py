@@ -1,15 +1,15 @@
 """The options of a comparison; imports nothing, as `evaluator --help` does not compare."""
 
-from dataclasses import dataclass
 from typing import Final, Literal
+
+from msgspec import Struct
 
 Kind = Literal["running", "settled"]
 RESAMPLES: Final = 10_000
 CONFIDENCE: Final = 0.95
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class Question(Struct, frozen=True, kw_only=True):
     """The options of a comparison; no *rankers* or *measures*: all in the files.
 
     A difference fails if its interval begins below *fail_below*, or if it has no interval; that of

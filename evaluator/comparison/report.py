@@ -1,15 +1,15 @@
 """The report of a comparison."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from evaluator.comparison.folder import ShownRow
 from evaluator.comparison.paired import Paired
 from evaluator.comparison.question import Question
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """A query with different values; `judged_differently`: its grades differ between sources."""
 
     difference: float
@@ -20,8 +20,7 @@ class Change:
     ranker_row: ShownRow
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
+class Level(Struct, frozen=True, kw_only=True):
     """The pairs of a level; `p_holm` is corrected over the levels of the comparison."""
 
     name: str
@@ -37,8 +36,7 @@ class Cell(NamedTuple):
     pairs: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mix:
+class Mix(Struct, frozen=True, kw_only=True):
     """The difference of the means of all queries of each side, and the part that is due to the mix.
 
     `from_mix` is `difference` less the difference with the shares of levels of the baseline.
@@ -48,8 +46,7 @@ class Mix:
     from_mix: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Comparison(Struct, frozen=True, kw_only=True):
     """One ranker and measure compared with the baseline.
 
     `paired` is None without a query with both values. `only_baseline` and `only_ranker` count the
@@ -84,8 +81,7 @@ class Comparison:
         return [name for name, interval in pairs if interval and interval.high < limit]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mean:
+class Mean(Struct, frozen=True, kw_only=True):
     """The mean of a ranker and measure over its queries with a value, as a difference from 0.
 
     `place` is the directory, if there are two. `levels` are those of the segment of the question.
@@ -111,16 +107,14 @@ def verdict_of(result: Paired | None) -> str:
     return "worse" if result.interval.high < 0 else "unclear"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceFacts:
+class SourceFacts(Struct, frozen=True, kw_only=True):
     """The rows of a source, and the chain of its manifest."""
 
     rows: int
     chain: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(Struct, frozen=True, kw_only=True):
     """The result of a comparison.
 
     `common` counts the queries in all sources, with or without values, and `judged_differently`

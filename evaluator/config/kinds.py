@@ -5,9 +5,11 @@ Raw values are texts or TOML values: integers, booleans, lists.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import inf, isfinite
 from typing import Any, NamedTuple
+
+from msgspec import Struct
 
 from evaluator.core.learning.transforms import ACCEPTED, Transform
 from evaluator.core.measures import MAX_MEASURES, split_names
@@ -282,8 +284,7 @@ def as_text(value: object) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Spec:
+class Spec(Struct, frozen=True):
     """The group, accepted values, example and meaning of a setting.
 
     `refusal` replaces the general error if an integer is too small.

@@ -3,9 +3,9 @@
 import asyncio
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from msgspec import Struct
 from tqdm import tqdm
 
 from evaluator.core.online.events import LeaderView
@@ -22,8 +22,7 @@ CHUNK: Final = 500  # messages appended before the worker runs
 MAX_AHEAD: Final = 20_000  # messages that the worker has not read
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunningWorker:
+class RunningWorker(Struct, frozen=True, kw_only=True):
     """A running worker and its embedded broker.
 
     `append` appends one message; `produced` has all records of an output topic so far, of every
@@ -38,8 +37,7 @@ class RunningWorker:
     n_partitions: int
 
 
-@dataclass(frozen=True, slots=True)
-class Learning:
+class Learning(Struct, frozen=True):
     """A running leader, its view, and its published records of weights."""
 
     leader: asyncio.Task[None]

@@ -5,11 +5,11 @@ import json
 import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from msgspec import Struct
 
 from evaluator.core.types.records import Log
 
@@ -111,8 +111,7 @@ class _Query(NamedTuple):
     truth: dict[str, int]  # the true grade of each candidate, in served order
 
 
-@dataclass(frozen=True, slots=True)
-class DemoWorld:
+class DemoWorld(Struct, frozen=True):
     """Eight hours of traffic; the same messages for the same arguments.
 
     Iterating yields the messages of both logs in order of arrival, and may be repeated. The

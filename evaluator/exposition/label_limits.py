@@ -1,7 +1,8 @@
 """Limits of labels: the number of series is bounded, and counters never fall."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from evaluator.core.types.records import OTHER, SERVED, VALUE_BOUNDS
 
@@ -17,8 +18,7 @@ Pair = tuple[str, str]  # model, variant
 Block = tuple[str, str, str]  # model, variant, ranker: its series are admitted together
 
 
-@dataclass(slots=True)
-class LabelLimits:
+class LabelLimits(Struct):
     """The (model, variant) pairs that have their own series, in order of first appearance.
 
     A pair is admitted with all its rankers, or rejected, for the life of the process; after the

@@ -1,15 +1,15 @@
 """The immutable state of a worker for scrapes, `/status` and the live page."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from evaluator.core.types.records import LOGS, Log
 from evaluator.core.types.tally import GroupedTally, Path, Tally
 
 
-@dataclass(frozen=True, slots=True)
-class TaskView:
+class TaskView(Struct, frozen=True):
     """One task as of one commit."""
 
     task: int
@@ -62,8 +62,7 @@ class WorstQuery(NamedTuple):
     node_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True):
     """Every task of a worker as of its last commit.
 
     `counters` are the counts of committed work of this process; each is at least that of an earlier

@@ -8,10 +8,10 @@ import asyncio
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 import structlog
+from msgspec.structs import replace
 
 from evaluator.core.measures import MeasureSet
 from evaluator.core.online.events import Command, LeaderView

@@ -3,13 +3,13 @@
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain, repeat
 from math import nan
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from evaluator.core.measures import MAX_GRADE, InvalidInputError
@@ -32,8 +32,7 @@ _CELLS: Final = 1 << 15
 _NO_TABLE: Final = "{} must be [n_queries, n_candidates] of numbers, NaN without one."
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(Struct, frozen=True):
     """Some of the queries; `queries` are their positions among all queries.
 
     `scores` and `grades` are those of `dense_lists`. `names` are the ids of queries, if they have

@@ -3,10 +3,11 @@
 import heapq
 from collections import deque
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from evaluator.core.join.subtopics import given_subtopics, subtopics_of_query
 from evaluator.core.measures import InvalidInputError
@@ -23,8 +24,7 @@ SubtopicsByQuery = Mapping[str, SubtopicsById]
 MAX_AGE_MS: Final = 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Freshness:
+class Freshness(Struct, frozen=True, kw_only=True):
     """Ages of candidates in ms by query id and candidate id, and the age at which a gain is halved.
 
     A candidate without an age, or with one below 0, keeps its gain, as does one that is not ranked.

@@ -1,10 +1,10 @@
 """Precision against recall: by recall within queries, and by thresholds of the score."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from evaluator.core.measures import NEVER_RANKED, InvalidInputError
 from evaluator.core.measures.dense import dense_lists
@@ -21,8 +21,7 @@ _ROUNDED_UP: Final = 0.9
 """As in trec_eval: a level is reached if at most a tenth of a candidate is missing."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PrecisionAtRecall:
+class PrecisionAtRecall(Struct, frozen=True, eq=False):
     """Interpolated precision at levels of recall.
 
     `recall` are the levels, `[n_levels]`; `values` is `[n_queries, n_levels]`, parallel to
@@ -124,8 +123,7 @@ def _interpolated(lists: JudgedLists, levels: FloatArray) -> FloatArray:
     return values
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ThresholdCurve:
+class ThresholdCurve(Struct, frozen=True, eq=False):
     """Results of keeping all candidates with a score of at least a threshold, over all queries.
 
     `threshold`, `kept` and `hits` are `[n_thresholds]`, the highest threshold first: each different

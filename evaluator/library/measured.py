@@ -1,11 +1,11 @@
 """The values of queries that `evaluate` returns."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 
 from evaluator.core.measures import MISSING, UNITS_PER_ONE, InvalidInputError, MeasureSet
 from evaluator.core.types.records import FloatArray, IntArray
@@ -17,8 +17,7 @@ Groups = Mapping[Any, Any] | Sequence[Any]
 """The group of each query: by its id, or of arrays by its row."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Measured:
+class Measured(Struct, frozen=True, eq=False):
     """The values of queries.
 
     `query_ids` are the queries with a value, in the order of the qrels. `units` has values in units

@@ -1,11 +1,12 @@
 """`evaluate`: the values of a run, from qrels and scores in the usual forms."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, TypedDict, cast
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from evaluator.config.kinds import ConfigError
 from evaluator.config.measures import parse_measures
@@ -160,8 +161,7 @@ def _parsed(asked: Sequence[str], scales: Terms) -> MeasureSet:
     return replace(parsed, spellings=tuple(spellings), columns=columns)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class Rules(Struct, frozen=True, kw_only=True):
     """The rules of an evaluation, checked. Raises InvalidInputError."""
 
     measures: MeasureSet

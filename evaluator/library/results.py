@@ -1,11 +1,11 @@
 """The table of several runs: means, differences, corrected p, effect sizes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from evaluator.comparison.paired import Interval, Paired, holm, paired, resampled_moments
@@ -14,8 +14,7 @@ from evaluator.library.measured import Measured, QueryId, frame_of
 from evaluator.library.plots import Bar, bars_plot
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effect:
+class Effect(Struct, frozen=True, kw_only=True):
     """Mean of the differences of traces over their standard deviation (Cohen's d of pairs).
 
     `interval` is that of the bootstrap; both are None where all differences are equal.

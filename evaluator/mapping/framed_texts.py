@@ -6,11 +6,11 @@ refuses.
 
 import ctypes
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from evaluator.core.columns.byte_strings import ByteStrings

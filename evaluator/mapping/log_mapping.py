@@ -1,8 +1,9 @@
 """The checked mapping of one topic."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
+
+from msgspec import Struct, field
 
 from evaluator.core.types.records import Log
 from evaluator.mapping.kinds import MESSAGE_OF_ROW, RANKING_GROUPS, REQUIRED, ROW_GROUPS
@@ -35,8 +36,7 @@ class Member(NamedTuple):
 Members = Mapping[str, Member]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogMapping:
+class LogMapping(Struct, frozen=True, kw_only=True):
     """The mapping of one topic: of `[rankings]` or `[judgments]`.
 
     `groups` and `row_groups` have members by name: `segments`; `features`, `scorers`. `each` is the

@@ -9,10 +9,10 @@ import asyncio
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 import structlog
+from msgspec import Struct
 
 from evaluator.core.types.records import Log
 from evaluator.mapping.backlog import Backlog, Decode, Portion
@@ -63,8 +63,7 @@ class CanonicalSink(Sink, Protocol):
         """The lane for dead letters of a partition."""
 
 
-@dataclass(slots=True)
-class Reading:
+class Reading(Struct):
     """A partition of this member: its emitted, acknowledged and committed positions."""
 
     place: tuple[int, int]  # offset and clock after the last emitted record
@@ -83,8 +82,7 @@ class Reading:
         return self.place[0], self.backlog.head_ms
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MapperSettings:
+class MapperSettings(Struct, frozen=True, kw_only=True):
     """Settings of a mapper; see `evaluator.config.settings`."""
 
     group_id: str

@@ -2,8 +2,9 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
+
+from msgspec import Struct, field
 
 Partitioners = Mapping[str, Callable[[bytes, int], int]]
 """The partition of a key and a partition count, by the name of the partitioner."""
@@ -24,8 +25,7 @@ class Verdict(NamedTuple):
     what_to_do: str = ""
 
 
-@dataclass(slots=True)
-class Placement:
+class Placement(Struct):
     """The partitions of the messages of one topic.
 
     `partitions` are those of each trace. Of the `n_keys` messages with a key, each of `fitting` is

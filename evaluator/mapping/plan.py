@@ -6,11 +6,11 @@ The plan is sound, not complete: `messages` maps the records that it does not ac
 import ctypes
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from evaluator.core.columns.byte_strings import ByteStrings
@@ -44,8 +44,7 @@ class _Unplanned(Exception):
     """The compiled mapper does not support the mapping."""
 
 
-@dataclass(slots=True)
-class _Node:
+class _Node(Struct):
     """`struct node`."""
 
     slot: int

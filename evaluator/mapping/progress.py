@@ -3,11 +3,11 @@
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 import structlog
+from msgspec import Struct
 
 from evaluator.core.types.records import Log
 from evaluator.mapping.backlog import NO_CLOCK
@@ -55,8 +55,7 @@ def behind_ms(progress: Mapping[Partition, Progress], *, count_all: bool) -> flo
     return min(clocks, default=UNLIMITED)
 
 
-@dataclass(frozen=True, slots=True)
-class RepeatRules:
+class RepeatRules(Struct, frozen=True):
     """When a group may continue, so that repeated messages count as duplicates."""
 
     key_reserved_ms: int

@@ -2,10 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from msgspec import Struct, field
 
 from evaluator.core.types.records import LOGS, Log
 from evaluator.mapping.latest import Comparison
@@ -50,8 +50,7 @@ class Reason(NamedTuple):
         return f"{self.n:>6} x {first} (first: {self.place}{example})"
 
 
-@dataclass(slots=True)
-class LogSample:
+class LogSample(Struct):
     """The counts of one log; `queries` are the keys of messages, `pairs` add the candidates."""
 
     placement: Placement

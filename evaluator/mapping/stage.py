@@ -1,12 +1,12 @@
 """The stage before the decoder: foreign records to canonical messages, and back to dead letters."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, cast
 
 import msgspec
 import numpy as np
+from msgspec import Struct, field
 
 from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.types.records import (
@@ -48,8 +48,7 @@ _pack: Final = msgspec.msgpack.Encoder().encode
 _unpack: Final = msgspec.msgpack.Decoder(Original).decode
 
 
-@dataclass(slots=True)
-class _Batch:
+class _Batch(Struct):
     """Messages of a batch of records, and the records that gave none; lists are parallel."""
 
     offsets: list[int] = field(default_factory=list)
@@ -241,8 +240,7 @@ class Stage:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Originals:
+class _Originals(Struct, frozen=True):
     """The originals of messages where `Columns` has keys, packed when one is read.
 
     `rows` are those of the records; `indices` are -1 if no record gives several messages.

@@ -5,9 +5,10 @@ from some times on with values that are lower by the same amount, until an alarm
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from math import ceil
 from typing import Final, NamedTuple
+
+from msgspec import Struct, field
 
 from evaluator.core.alarms.series import AlarmSeries
 from evaluator.core.alarms.sums import EMPTY, Sums
@@ -62,8 +63,7 @@ class Delays(NamedTuple):
         return self.hours[place] if 0 <= place < len(self.hours) else None
 
 
-@dataclass(slots=True)
-class Track:
+class Track(Struct):
     """The results of a series."""
 
     name: SeriesName
@@ -84,8 +84,7 @@ class Track:
         return len(self.spans) / days * 30 if days else None
 
 
-@dataclass(frozen=True, slots=True)
-class BacktestResult:
+class BacktestResult(Struct, frozen=True):
     """All series by name, and the time of the history."""
 
     tracks: Sequence[Track]

@@ -5,10 +5,11 @@ has a sample, except idle days (docs/backfill.md).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.measures.exact_sums import SETTLED_AS
@@ -52,8 +53,7 @@ Row = tuple[SortKey, bytes]
 Labels = tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exposition:
+class Exposition(Struct, frozen=True, kw_only=True):
     """The labels and histograms of an OpenMetrics file.
 
     `labels` are added to those of /metrics; the default of `run` is a prefix of the chain of the

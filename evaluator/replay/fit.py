@@ -1,11 +1,12 @@
 """Offline learning: epochs over groups with the update rule of the online learner."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
 from math import fsum, inf, isfinite
 from typing import Any, Final
 
+from msgspec import Struct, field
+from msgspec.structs import asdict, replace
 from tqdm import tqdm
 
 from evaluator.core.learning.groups import Batch, Group
@@ -39,8 +40,7 @@ class FitRefused(RequestRefused):
     """The settings do not fit the groups."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FitPlan:
+class FitPlan(Struct, frozen=True, kw_only=True):
     """The settings of a fit.
 
     *shuffle_seed* None: groups are not shuffled. *validate* is the share of the groups for
@@ -59,8 +59,7 @@ class FitPlan:
     transforms: Transforms = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Epoch:
+class Epoch(Struct, frozen=True):
     """One pass over the groups: the mean loss of those with a loss, None without any.
 
     `validation` has the loss of the groups of the validation and the values of both parts after
@@ -80,8 +79,7 @@ class Epoch:
         return {**document, **values}
 
 
-@dataclass(frozen=True, slots=True)
-class Fitted:
+class Fitted(Struct, frozen=True):
     """The final state, the epochs, and the record of the weights.
 
     `training` and `validation` are the values of the served order and of the weights on the groups

@@ -5,7 +5,9 @@ Grades are those at maturity, and queries are in the order of settling, as in th
 
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from evaluator.core.features import Embedder, History, learned
 from evaluator.core.measures.exact_sums import add_tally
@@ -18,8 +20,7 @@ from evaluator.replay.feeding import fed, tasks_of
 from evaluator.replay.run import ReplayRules
 
 
-@dataclass(slots=True)
-class GroupLog:
+class GroupLog(Struct):
     """The settled queries of a range, in their order: a training example each.
 
     `n_without` queries have no features. `history` is the table after all queries, `embedder` the

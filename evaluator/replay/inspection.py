@@ -6,10 +6,10 @@ message is a repetition or counts, as far as it has been read.
 
 import base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from msgspec import Struct, field
 
 from evaluator.core.measures.order import exact_order
 from evaluator.core.types.records import SERVED, Log
@@ -48,8 +48,7 @@ class Found(NamedTuple):
     timestamp_ms: int = -1
 
 
-@dataclass(slots=True)
-class Evidence:
+class Evidence(Struct):
     """The findings of a trace: messages, documents of outputs, dead letters by place."""
 
     messages: dict[Place, Found] = field(default_factory=dict)

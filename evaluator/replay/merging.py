@@ -5,11 +5,13 @@ Sums are added, sorted rows merged, and alarms evaluated once over all settled q
 
 import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from operator import attrgetter, itemgetter
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from evaluator.core.measures.exact_sums import add_tally
 from evaluator.core.online.watched import AlarmCommand
@@ -34,8 +36,7 @@ _MISSING_IF_OFF: Final = frozenset(("alarms", "scorers"))
 """Settings that are not part of the meaning, and missing if they are off."""
 
 
-@dataclass(frozen=True, slots=True)
-class Merge:
+class Merge(Struct, frozen=True):
     """Directories that can be merged, and the settings of all."""
 
     shards: tuple[Shard, ...]

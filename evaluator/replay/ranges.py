@@ -1,12 +1,12 @@
 """The range of records that a replay reads; times are converted to offsets during the read."""
 
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 import numpy as np
+from msgspec import Struct, field
 
 from evaluator.core.event_time.clock import MAX_TIMESTAMP_MS
 from evaluator.core.types.records import FeatureColumns, JudgmentColumns, Log, RankingColumns
@@ -71,8 +71,7 @@ def parse_time_ms(text: str) -> int:
     )  # rounded up: clocks have whole milliseconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadRules:
+class ReadRules(Struct, frozen=True, kw_only=True):
     """The range of records to read from both logs.
 
     A log is read from the first record at which its clock reaches `from_ms` to before the one at

@@ -5,10 +5,10 @@ Both logs are read in batches; the size of batches does not change the results.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from typing import Final, Protocol, runtime_checkable
 
 import msgspec
+from msgspec import Struct, field
 
 from evaluator.core.engine.engine import Engine
 from evaluator.core.join.rules import JoinRules
@@ -68,8 +68,7 @@ class HasOrder(Protocol):
         """The log of the next records."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayRules:
+class ReplayRules(Struct, frozen=True, kw_only=True):
     """The rules of a replay; together with the records they determine the results.
 
     `semantic_settings` are the settings that change results, for the manifest, `meaning` is their

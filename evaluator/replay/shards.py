@@ -6,13 +6,13 @@ Every file is read once, and its hash is compared with the manifest at its end.
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from evaluator.core.measures import MeasureSet
 from evaluator.core.types.records import LOGS
@@ -110,8 +110,7 @@ _KEYS: Final[Mapping[str, Callable[[bytes], msgspec.Struct]]] = {
 _decode_manifest = msgspec.json.Decoder(ManifestDocument).decode
 
 
-@dataclass(frozen=True)
-class Shard:
+class Shard(Struct, frozen=True, dict=True):
     """A directory that `replay` or `merge` wrote. Methods raise SourceUnusable."""
 
     directory: Path

@@ -1,11 +1,11 @@
 """The groups of a validation, and the values of weights and of the served order on groups."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from evaluator.core.learning.transforms import NO_TRANSFORMS, Transforms, transformed
 from evaluator.core.measures import MISSING, UNITS_PER_ONE
@@ -52,8 +52,7 @@ def _hash(text: str) -> bytes:
     return blake2b(text.encode("utf-8", "surrogatepass")).digest()
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """Judged queries with features, after their transforms, prepared to be measured."""
 
     queries: list[SettledQuery]

@@ -2,11 +2,11 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from evaluator.core.columns.interning import DictionaryColumn
 from evaluator.core.features import FEATURE_NAMES, Embedder, History, features_of

@@ -1,10 +1,11 @@
 """The files of a replay or a merge, written from sorted rows and totals."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
 from typing import Final, Literal, NamedTuple, cast
+
+from msgspec import Struct, field
 
 from evaluator.core.measures import MeasureSet
 from evaluator.core.types.records import LOGS, OTHER, FinalWindow
@@ -43,8 +44,7 @@ class TaskEnd(NamedTuple):
     settled: int
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """Tasks with logs in one place: offsets by partition, and the end of each task.
 
     `place` is the document of a Place; None for files. `gaps` are the missing offsets of archives,
@@ -64,8 +64,7 @@ class Part:
         return {"place": self.place, "ranges": ranges, "tasks": tasks, **gaps}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileRules:
+class FileRules(Struct, frozen=True, kw_only=True):
     """Data of the files besides their rows; `settings` are a member of the manifest."""
 
     settings: Mapping[str, object]

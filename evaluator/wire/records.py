@@ -1,11 +1,12 @@
 """Records as bytes, as adapters read and write them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Literal, NamedTuple
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from evaluator.core.columns.byte_strings import ByteStrings
@@ -45,8 +46,7 @@ GENERATION_HEADER = "generation"
 """Header of records of `settled`: generation of their input logs; `n` counts within one."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Records:
+class Records(Struct, frozen=True, eq=False):
     """Consecutive records of one partition of one input.
 
     The columns are parallel. A value of None is a heartbeat. `timestamps_ms` is None if the medium
@@ -106,8 +106,7 @@ class Records:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class SettledRecords:
+class SettledRecords(Struct, frozen=True):
     """Consecutive records of one partition of `settled` with the same headers.
 
     Offsets may have gaps. Fingerprint and generation are those of the headers, b"" without.

@@ -7,11 +7,11 @@ figures are published. A crash in between repeats outputs under the same keys.
 import asyncio
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import chain
 from typing import Final
 
 import structlog
+from msgspec.structs import replace
 
 from evaluator.core.types.tally import Group, GroupedTally, Path
 from evaluator.exposition.snapshot import Exemplar, Snapshot, TaskView

@@ -1,8 +1,10 @@
 """Settings of the worker, and the codec of records."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
+
+from msgspec import Struct, field
 
 from evaluator.core.measures import MeasureSet
 from evaluator.core.types.records import JudgmentColumns, Log, Outputs, RankingColumns
@@ -29,8 +31,7 @@ Emission = dict[tuple[Output, int], Sequence[OutputRecord]]
 """Records to emit, by output and partition."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSettings:
+class WorkerSettings(Struct, frozen=True, kw_only=True):
     """Settings of the worker, see docs/settings.md.
 
     `accept_loss` continues although the inputs no longer contain all records of a checkpoint.
@@ -52,8 +53,7 @@ class WorkerSettings:
     counts_positions: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wire:
+class Wire(Struct, frozen=True, kw_only=True):
     """Decodes records into columns and encodes outputs into records."""
 
     measures: MeasureSet

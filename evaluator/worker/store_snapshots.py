@@ -11,13 +11,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from typing import Final, Protocol, TypeVar
 
 import structlog
+from msgspec import Struct, field
 
 from evaluator.core.event_time.clock import seconds_of
 from evaluator.core.types.records import LOGS, Log
@@ -91,8 +91,7 @@ class Stopped(SnapshotFailed):
     """The transfer was given up."""
 
 
-@dataclass(eq=False)
-class _Fetch:
+class _Fetch(Struct, eq=False, dict=True):
     """A fetch; its thread, which begins when there is room, puts the store into *folder*."""
 
     folder: Path

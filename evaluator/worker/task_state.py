@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from evaluator.core.columns.key_hashes import Key, KeyHashes
 from evaluator.core.engine.engine import Engine
@@ -179,8 +179,7 @@ class TaskState:
         self._store.close()
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedTask:
+class OpenedTask(Struct, frozen=True):
     """An open store and the engine that loaded it; *stored* and *seconds* are None if empty.
 
     `seconds` is how long the load took.

@@ -1,7 +1,6 @@
 """Tasks are assigned to the members with the furthest stores, in fair shares."""
 
 import random
-from dataclasses import replace
 from types import SimpleNamespace
 
 import msgspec
@@ -11,6 +10,7 @@ from aiokafka.coordinator.protocol import (
     ConsumerProtocolMemberAssignment,
     ConsumerProtocolMemberMetadata,
 )
+from msgspec.structs import replace
 
 from evaluator.adapters.kafka.assignment import (
     MAX_CLAIMS,

@@ -6,7 +6,7 @@ import re
 import shutil
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from importlib import resources
 from pathlib import Path
@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
+from msgspec.structs import replace
 
 from evaluator.adapters.http import HttpServer
 from evaluator.adapters.http.server import PAGE_FILES

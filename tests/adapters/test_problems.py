@@ -1,8 +1,7 @@
 """The problems of a process: at the limits of the alerts, and with equal severity."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from evaluator.adapters.http.problems import HOUR_MS, QUARTER_MS, STALL_MS, Recent, problems_of
 from evaluator.core.types.tally import GroupedTally

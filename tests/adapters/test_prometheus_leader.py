@@ -1,6 +1,6 @@
 """The series of the leader, as functions of its view."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from evaluator.adapters.prometheus import EvaluatorCollector
 from evaluator.core.alarms.alarm import Carrier

@@ -2,11 +2,11 @@
 
 import itertools
 import re
-from dataclasses import replace
 from types import SimpleNamespace
 
 import aiohttp
 import pytest
+from msgspec.structs import replace
 
 from evaluator.adapters.http import HttpServer, limited
 from evaluator.adapters.http.history import HOURS_POINTS

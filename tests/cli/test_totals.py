@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 from functools import partial
 
+import msgspec
 import pytest
 
 from evaluator.cli import wiring
@@ -34,7 +35,7 @@ def records(*ids, settings=SETTINGS):
         head = engine.head
         head.origin = Origin({log: LogId(each) for log, each in zip(LOGS, of_task, strict=True)})
         head.read["rankings"]["read"] = head.read["rankings"]["heartbeat"] = 1
-        value = encode_checkpoint(replace(engine.checkpoint(), head=head))
+        value = encode_checkpoint(msgspec.structs.replace(engine.checkpoint(), head=head))
         made[task] = {checkpoint_key(task, fingerprint_of(settings)): value}
     return made
 
@@ -128,7 +129,7 @@ def totals_by_level(numbers, topic_ids, added=()):
     )
     head = engine.head
     head.origin = Origin({log: LogId(of) for log, of in topic_ids.items()})
-    value = encode_checkpoint(replace(engine.checkpoint(), head=head))
+    value = encode_checkpoint(msgspec.structs.replace(engine.checkpoint(), head=head))
     of_task = {0: {checkpoint_key(0, fingerprint_of(SEGMENTED)): value}}
     return totals_of(of_task, SEGMENTED, topic_ids=topic_ids, added=added)
 

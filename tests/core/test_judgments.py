@@ -6,6 +6,9 @@ from evaluator.core.columns.table import RaggedColumns
 from evaluator.core.join.rules import JoinRules
 from tests.core.build import Task, heartbeat, judgment, ranking, units
 
+DEFAULTS = JoinRules.__struct_defaults__
+LIMITS = dict(zip(JoinRules.__struct_fields__[-len(DEFAULTS) :], DEFAULTS, strict=True))
+
 
 @pytest.fixture
 def task() -> Task:
@@ -300,7 +303,7 @@ def test_two_queries_may_have_the_same_judgment_id():
 
 
 def test_the_1001st_judgment_is_over_the_limit(task):
-    assert JoinRules.max_judgments == 1_000
+    assert LIMITS["max_judgments"] == 1_000
     task.judge(*(judgment({"b": i % 2}, at=i // 2, name=f"j{i}") for i in range(1_001)))
     assert task.counts("judgments") == {"applied": 1_000, "over_limit": 1}
     assert task.reasons == [("judgments", 1_000, "over_limit")]
@@ -312,7 +315,7 @@ def test_the_1001st_judgment_is_over_the_limit(task):
 
 
 def test_a_judgment_that_would_exceed_10000_candidates_is_over_the_limit(task):
-    assert JoinRules.max_candidates == 10_000
+    assert LIMITS["max_candidates"] == 10_000
     names = [f"c{i}" for i in range(10_001)]
     task.judge(
         *(judgment(dict.fromkeys(names[i : i + 1_000], 1), at=1) for i in range(0, 9_000, 1_000)),

@@ -5,12 +5,12 @@ import os
 import platform
 import subprocess
 import sys
-from dataclasses import replace
 from math import log
 
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from evaluator.core.learning.elementary import linear_scores
 from evaluator.core.learning.groups import Group, Groups, padded

@@ -1,9 +1,9 @@
 """Learning and promotion from clicks, which favour the order that was served."""
 
-from dataclasses import replace
 from random import Random
 
 import numpy as np
+from msgspec.structs import replace
 
 from evaluator.core.learning.learner import Learner
 from evaluator.core.measures import MeasureSet, Terms

@@ -1,12 +1,13 @@
 """Described queries in the leader: their features, none of which uses its own judgment."""
 
 import json
-from dataclasses import replace
 from functools import cache
 from random import Random
 
 import numpy as np
 import pytest
+from msgspec import field
+from msgspec.structs import replace
 
 from evaluator.core.features import (
     FEATURE_NAMES,
@@ -40,12 +41,10 @@ def all_intervals():
     return run(TOOLS, rules())
 
 
-class RecordingRanking(OfflineRanking):
+class RecordingRanking(OfflineRanking, frozen=True, kw_only=True):
     """Remembers the features that each query was measured with."""
 
-    def __init__(self):
-        super().__init__(MeasureSet.parse(MEASURES))
-        object.__setattr__(self, "seen", {})  # it is frozen otherwise
+    seen: dict = field(default_factory=dict)
 
     def units_of(self, queries, ranked):
         for each in ranked:
@@ -116,7 +115,8 @@ def test_a_feature_of_the_querys_own_judgment_gives_no_advantage():
     leaked = [with_rates(featured(query, HashedNgrams()), table) for query in queries]
     assert ndcg_of(leaked, (0.0, 1.0, 0.0, 0.0)) == 1.0
 
-    made = rules(offline_ranking=RecordingRanking(), initial_weights=(0.0, 1.0, 0.0, 0.0))
+    recording = RecordingRanking(MeasureSet.parse(MEASURES))
+    made = rules(offline_ranking=recording, initial_weights=(0.0, 1.0, 0.0, 0.0))
     intervals = run(queries, made)
     assert len(made.offline_ranking.seen) > 600
     for features in made.offline_ranking.seen.values():
@@ -129,7 +129,7 @@ def test_a_feature_of_the_querys_own_judgment_gives_no_advantage():
 
 def features_seen(queries, monkeypatch):
     """All features that queries are measured with and learned from, by query."""
-    offline_ranking = RecordingRanking()
+    offline_ranking = RecordingRanking(MeasureSet.parse(MEASURES))
 
     def watched(query, feature_names, **how):
         offline_ranking.seen.setdefault((query.trace_id, query.node_id), []).append(query.features)

@@ -2,9 +2,9 @@
 
 import asyncio
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from evaluator.core.online.events import LeaderView
 from evaluator.demo import Learning

@@ -1,8 +1,8 @@
 """The statements of docs/security.md about the program."""
 
-import dataclasses
 import re
 
+import msgspec
 import pytest
 
 from evaluator.adapters.kafka.connection import Connection
@@ -41,7 +41,7 @@ def test_the_state_directory_of_the_image_has_the_mode_of_the_page():
 def test_a_change_of_any_login_file_is_detected(name, tmp_path):
     file = tmp_path / "file"
     file.write_text("old")
-    connection = dataclasses.replace(Connection("b:1"), **{name: str(file)})
+    connection = msgspec.structs.replace(Connection("b:1"), **{name: str(file)})
     before = connection.secrets()
     file.write_text("new")
     assert connection.secrets() != before

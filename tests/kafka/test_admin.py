@@ -1,12 +1,12 @@
 """Topics: the expected ones, their creation, and the findings of `evaluator check`."""
 
 import time
-from dataclasses import replace
 
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import NewTopic
 from aiokafka.errors import InvalidTimestampError
+from msgspec.structs import replace
 
 from evaluator.adapters.kafka import Connection, create_topics, inspect, plan_topics
 from evaluator.adapters.kafka.administration import described

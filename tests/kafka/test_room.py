@@ -1,8 +1,7 @@
 """Topics have room for the largest records, and the check finds topics without it."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from evaluator.adapters.kafka import create_topics, plan_topics
 from evaluator.adapters.kafka.administration import described

@@ -1,8 +1,9 @@
 """A replay of files in one call, and its results."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from evaluator.adapters.files import FileRange
 from evaluator.cli.ranges import replay_rules_of

@@ -5,10 +5,10 @@ import json
 import re
 import shutil
 import subprocess
-from dataclasses import replace
 
 import cramjam
 import pytest
+from msgspec.structs import replace
 
 from evaluator.cli import backtest as command
 from evaluator.cli import main

@@ -2,11 +2,11 @@
 
 import json
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import xxhash
+from msgspec.structs import replace
 
 from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.types.records import Stratum

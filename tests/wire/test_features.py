@@ -1,7 +1,6 @@
 """Features of rankings, if they are decoded: their content, and no other change."""
 
 import random
-from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -201,14 +200,14 @@ def test_features_equal_the_models_and_do_not_change_other_columns(monkeypatch, 
     expected = [kept for kept in map(by_the_models, values) if kept is not None]
     assert rows_of(found) == expected
     assert len(expected) > 300
-    for field in fields(plain):
-        if field.name != "features":
-            one, other = getattr(found, field.name), getattr(plain, field.name)
-            if field.name in ("candidate_ids", "strata"):
+    for name in plain.__struct_fields__:
+        if name != "features":
+            one, other = getattr(found, name), getattr(plain, name)
+            if name in ("candidate_ids", "strata"):
                 one, other = one.values(), other.values()
-            if field.name == "texts":
+            if name == "texts":
                 one, other = list(one), list(other)
-            np.testing.assert_equal(one, other, err_msg=field.name)
+            np.testing.assert_equal(one, other, err_msg=name)
 
 
 def test_features_and_propensities_of_samples_are_kept_on_request():

@@ -1,9 +1,9 @@
 """The strict models of members that only some messages have."""
 
-from dataclasses import replace
 from math import log
 
 import pytest
+from msgspec.structs import replace
 
 from evaluator.core.features import Described, Graph, HashedNgrams, History, features_of
 from evaluator.wire.messages.models import Ranking

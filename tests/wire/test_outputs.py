@@ -4,12 +4,12 @@ import base64
 import itertools
 import json
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.columns.grades import GradeColumns

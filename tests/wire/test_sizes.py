@@ -2,10 +2,10 @@
 
 import json
 import random
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from evaluator.core.learning.learner import Learner
 from evaluator.core.measures import MeasureSet

@@ -1,12 +1,12 @@
 """State as rows and checkpoints as records: they are read as written."""
 
 import json
-from dataclasses import asdict, fields
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import asdict
 
 from evaluator.adapters.memory.state import MemoryStateStore
 from evaluator.core.columns.byte_strings import ByteStrings
@@ -321,16 +321,15 @@ def test_rankings_of_several_batches_share_rows():
 
 def columns_of(rankings):
     """All members, except the bytes and times of records, which are not stored; and ranks."""
-    members = {each.name: getattr(rankings, each.name) for each in fields(rankings)}
+    members = asdict(rankings)
     ids, features = members["candidate_ids"].values(), members["features"]
     members["strata"] = members["strata"].values()
     members["texts"] = list(members["texts"])
     if features is not None:
-        members |= {each.name: getattr(features, each.name) for each in fields(features)}
+        members |= asdict(features)
     codes = Interner().of_column(rankings.candidate_ids)
     n_rankers = np.array([len(stratum.rankers) for stratum in members["strata"]])
-    for each in fields(ranked := rank_lists(rankings, codes, n_rankers)):
-        members[each.name] = getattr(ranked, each.name)
+    members |= asdict(rank_lists(rankings, codes, n_rankers))
     unlike = ("timestamps_ms", "values", "keys", "candidate_ids", "features")
     for name in (*unlike, "scores", "explicit_ranks", "ranks", "exposed"):
         del members[name]
@@ -500,7 +499,8 @@ def test_a_checkpoint_without_one_of_its_members_is_refused(checkpoint):
         rest = {each: document[each] for each in document if each != name}
         with pytest.raises(CheckpointUnreadable):
             decode_checkpoint(json.dumps(rest).encode())
-    for name in asdict(checkpoint.head).keys() - {"skipped"}:  # nothing, where it is missing
+    required = set(checkpoint.head.__struct_fields__) - {"skipped"}  # nothing, where it is missing
+    for name in required:
         head = {each: document["head"][each] for each in document["head"] if each != name}
         with pytest.raises(CheckpointUnreadable):
             decode_checkpoint(json.dumps({**document, "head": head}).encode())

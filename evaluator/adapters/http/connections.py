@@ -8,13 +8,13 @@ import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal, cast
 
 import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
+from msgspec import Struct
 
 BACKLOG: Final = 128
 ACCEPTS_PER_TURN: Final = 8
@@ -37,8 +37,7 @@ State = Literal["head", "busy", "idle"]
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Timeouts:
+class Timeouts(Struct, frozen=True):
     """Seconds until a connection is closed, by state."""
 
     head: float = 5.0

@@ -4,9 +4,10 @@ import heapq
 from array import array
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import isnan, nan
 from typing import Any, Final, NamedTuple
+
+from msgspec import Struct
 
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.measures.exact_sums import SETTLED_AS
@@ -49,8 +50,7 @@ class Point(NamedTuple):
     running_mean: float | None
 
 
-@dataclass(slots=True)
-class Line:
+class Line(Struct):
     """The points of one series as triples, NaN for no mean, and its sums at the last point."""
 
     queries: int

@@ -4,12 +4,12 @@ import asyncio
 import contextlib
 import shlex
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 from aiokafka import errors as kafka_errors
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from msgspec import Struct, field
 
 from evaluator.adapters.kafka.aiokafka_internals import has_controller
 from evaluator.adapters.kafka.clients import (
@@ -61,8 +61,7 @@ COMMAND_CONFIG: Final = "admin.properties"
 """The file with the login of the administrator, for clusters with a login or TLS."""
 
 
-@dataclass(frozen=True, slots=True)
-class TopicPlan:
+class TopicPlan(Struct, frozen=True):
     """The planned state of a topic. `exists` is its partition count now, None if it does not exist.
 
     `kind` is its name without any prefix; `settings` are set at its creation with its policy.
@@ -273,8 +272,7 @@ async def _administering(connection: Connection) -> AsyncIterator[AIOKafkaAdminC
         await admin.close()
 
 
-@dataclass(frozen=True, slots=True)
-class Right:
+class Right(Struct, frozen=True):
     """An operation on resources; `optional` describes the loss without it."""
 
     operation: str

@@ -3,11 +3,12 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import structlog
 from aiokafka import TopicPartition
+from msgspec import Struct
+from msgspec.structs import replace
 
 from evaluator.adapters.kafka.administration import (
     CLEANUP,
@@ -50,8 +51,7 @@ LOG_APPEND_TIME_MEANS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """The result of one check: its severity, its text, and the action (empty if ok)."""
 
     severity: Severity

@@ -4,11 +4,11 @@ import asyncio
 import hashlib
 import random
 import ssl
-from dataclasses import dataclass, field
 from ipaddress import AddressValueError, IPv6Address
 from typing import Any, Final, NamedTuple
 
 from aiokafka.helpers import create_ssl_context
+from msgspec import Struct
 
 from evaluator.adapters.kafka.aiokafka_internals import connect_once
 from evaluator.adapters.kafka.errors import closed_by_broker, describe, translated
@@ -87,8 +87,7 @@ def _is_host(host: str) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Connection:
+class Connection(Struct, frozen=True):
     """The bootstrap addresses and the security settings under their names.
 
     `bootstrap` is HOST:PORT[,HOST:PORT]. Files are read for every connection, so a renewed
@@ -101,8 +100,8 @@ class Connection:
     bootstrap: str
     security_protocol: str = "PLAINTEXT"
     sasl_mechanism: str | None = None
-    sasl_username: str | None = field(default=None, repr=False)
-    sasl_password_file: str | None = field(default=None, repr=False)
+    sasl_username: str | None = None
+    sasl_password_file: str | None = None
     ssl_cafile: str | None = None
     ssl_certfile: str | None = None
     ssl_keyfile: str | None = None
@@ -110,6 +109,9 @@ class Connection:
     mapped: frozenset[Log] = frozenset()
     needed: tuple[str, ...] = ()
     has_schemas: bool = False
+
+    def __repr__(self) -> str:  # without names of users and files
+        return f"Connection(bootstrap={self.bootstrap!r})"
 
     def arguments(self) -> dict[str, Any]:
         """The arguments of every client of aiokafka. Raises SourceUnusable for unusable files."""

@@ -3,11 +3,11 @@
 import time
 from asyncio import Event
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka import errors as kafka_errors
+from msgspec.structs import replace
 
 from evaluator.adapters.kafka.administration import leader_group
 from evaluator.adapters.kafka.aiokafka_internals import (

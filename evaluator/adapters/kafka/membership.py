@@ -3,11 +3,11 @@
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+from msgspec import Struct
 
 from evaluator.core.types.records import Log
 from evaluator.ports import Assignment, Committed, Partition, Side, SourceUnusable
@@ -22,8 +22,7 @@ REQUEST_TIMEOUT_MS: Final = 40_000
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class GroupSettings:
+class GroupSettings(Struct, frozen=True):
     """The group of the workers, the prefix of the topics that it writes, and its times.
 
     `release_timeout_ms` is how long a handover waits for the owner: less than the rebalance

@@ -3,13 +3,13 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import numpy as np
 import structlog
 from aiokafka import AIOKafkaProducer
 from aiokafka import errors as kafka_errors
+from msgspec import Struct, field
 
 from evaluator.adapters.kafka.aiokafka_batches import build_batch
 from evaluator.adapters.kafka.clients import (
@@ -46,16 +46,14 @@ Lane = tuple[Output, int]
 T = TypeVar("T")
 
 
-@dataclass(slots=True, eq=False)
-class Emission:
+class Emission(Struct, eq=False):
     """One call of `emit`: done when all its batches are acknowledged."""
 
     acknowledged: "asyncio.Future[None]"
     left: int
 
 
-@dataclass(slots=True, eq=False)
-class Batch:
+class Batch(Struct, eq=False):
     """Records that are sent together. `n_bytes` is an estimate before compression."""
 
     records: Sequence[OutputRecord]
@@ -63,8 +61,7 @@ class Batch:
     emission: Emission
 
 
-@dataclass(slots=True, eq=False)
-class _Producer:
+class _Producer(Struct, eq=False):
     """A producer of aiokafka; `retired` is done after its last use."""
 
     client: AIOKafkaProducer

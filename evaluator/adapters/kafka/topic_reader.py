@@ -5,12 +5,12 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka import errors as kafka_errors
+from msgspec import Struct
 
 from evaluator.adapters.kafka.aiokafka_fetches import columns_of
 from evaluator.adapters.kafka.clients import (
@@ -46,8 +46,7 @@ _TIMEOUT_MS: Final = 500
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class Fetched:
+class Fetched(Struct, frozen=True):
     """Consecutive records of a partition, and the offset after them.
 
     The rows are of aiokafka, or columns if the consumer has INPUT_SETTINGS.

@@ -5,10 +5,11 @@ import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
 from typing import Protocol, TypeVar
+
+from msgspec import Struct, field
 
 from evaluator.core.types.records import LOGS, Log
 from evaluator.ports import Committed, Partition, SourceUnavailable
@@ -22,8 +23,7 @@ RELEASE_TIMEOUT_SECONDS = 20.0
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class PartitionLog:
+class PartitionLog(Struct):
     """One partition: parallel columns, without the records before `first`."""
 
     offsets: list[int] = field(default_factory=list)
@@ -46,8 +46,7 @@ class PartitionLog:
         self.first = max(self.first, offset)
 
 
-@dataclass(slots=True)
-class LeaderTopics:
+class LeaderTopics(Struct):
     """The topics of the leader, the election candidates in order, and the last leader epoch."""
 
     written: dict[LeaderOutput, list[OutputRecord]] = field(

@@ -5,10 +5,11 @@ fixed order of operations, so that any implementation has the same bits.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import fsum, sqrt
 from typing import Any, Final, NamedTuple
+
+from msgspec import Struct
 
 from evaluator.core.alarms.rules import (
     CAUTION,
@@ -27,8 +28,7 @@ _MOST_CORRELATION: Final = 0.95
 _UNITS: Final = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+class Reference(Struct, frozen=True):
     """The expected values of a series.
 
     Args:

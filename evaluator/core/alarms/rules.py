@@ -1,9 +1,10 @@
 """Rules of alarms: tolerance, false-alarm budget, and the constants of the method."""
 
-from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
 from typing import Final, Literal
+
+from msgspec import Struct
 
 from evaluator.core.alarms.ticks import DAY_HOURS
 
@@ -26,8 +27,7 @@ _LOOKS: Final = 3
 _FLOOR_SHARE: Final = 0.3
 
 
-@dataclass(frozen=True)
-class AlarmRules:
+class AlarmRules(Struct, frozen=True, dict=True):
     """The rules of all series.
 
     Args:

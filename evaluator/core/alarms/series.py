@@ -1,9 +1,11 @@
 """One watched series: its sums, its reference, and the latched alarm."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
 from math import fsum
 from typing import Any, Final, Literal, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import astuple, replace
 
 from evaluator.core.alarms.alarm import Alarm, Carrier, Context
 from evaluator.core.alarms.exclusions import MAX_RANGES, Exclusion, Exclusions
@@ -53,8 +55,7 @@ class NothingToDoError(ValueError):
     """An operator command does not fit the state of its series; the message has the reason."""
 
 
-@dataclass(slots=True)
-class _Moved:
+class _Moved(Struct):
     """An accepted level: the hour from which it holds, and the variance of its estimate."""
 
     hour: int

@@ -1,10 +1,10 @@
 """Strings and other values as small integers: dictionary columns, and interners."""
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 
@@ -14,8 +14,7 @@ class Values(list[Any]):
     texts: Any = None  # of these values, if an output writer keeps any
 
 
-@dataclass(slots=True)
-class DictionaryColumn:
+class DictionaryColumn(Struct):
     """A flat column of values, as numbers of names: entry i is `names[numbers[i]]`.
 
     `numbers` is `[n_entries]`. A name may be in `names` more than once, or be used by no entry.

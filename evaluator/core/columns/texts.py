@@ -1,11 +1,11 @@
 """Rows of texts, as words of eight bytes, without an object per text."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from evaluator.core.columns.table import IntArray, span_indices
@@ -16,8 +16,7 @@ _SPACE, _QUOTE, _BACKSLASH = b' "\\'
 _N_COLUMNS: Final = 3
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TextRows:
+class TextRows(Struct, frozen=True, eq=False):
     """Rows of as many texts each, in UTF-8, with SEPARATOR after each text.
 
     A row begins with a word, `starts` `[n_rows]`; `sizes` `[n_rows, n_columns]` are the bytes of

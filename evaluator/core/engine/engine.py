@@ -5,9 +5,9 @@ two prefixes and the settings. The engine does no I/O and reads no clock.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from evaluator.core.engine.expiry import Expiry
 from evaluator.core.engine.inputs import Inputs
@@ -52,8 +52,7 @@ SEMANTICS = 2
 _FEW = 1 << 13  # queries written at once at the end of a replay
 
 
-@dataclass(frozen=True, slots=True)
-class Emits:
+class Emits(Struct, frozen=True):
     """Which optional members of `Outputs` are filled.
 
     With `offers`, settled queries contain training data. With `segments`, rankings have levels,

@@ -1,10 +1,10 @@
 """Both logs of a task: positions, clocks, skipped offsets, and counts of the records."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from evaluator.core.event_time.activity import Activity
 from evaluator.core.event_time.clock import LogClock, watermark_ms

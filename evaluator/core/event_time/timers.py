@@ -2,10 +2,10 @@
 
 import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
+from msgspec import Struct, field
 
 from evaluator.core.columns.key_hashes import Key
 from evaluator.core.columns.table import IntArray
@@ -15,8 +15,7 @@ Timer = Literal["settle", "expire", "release"]
 TIMERS: Final[tuple[Timer, Timer, Timer]] = ("settle", "expire", "release")
 
 
-@dataclass(slots=True)
-class Entries:
+class Entries(Struct):
     """Queries by event time: each array is `[n_queries]`.
 
     `rows` has the row of each query in the query table, -1 for one that is not in memory.
@@ -41,8 +40,7 @@ class Entries:
         return Entries(*(column[order] for column in columns))
 
 
-@dataclass(slots=True, eq=False)
-class Run:
+class Run(Struct, eq=False):
     """Queries whose timers are processed together.
 
     An ordinary run has consecutively started queries. A *release_only* run has queries whose

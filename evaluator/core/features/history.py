@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
+
+from msgspec import Struct, field
 
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.types.candidates import CandidateKind, Described
@@ -35,8 +36,7 @@ class Success(NamedTuple):
         return units / ((self.queries + _PRIOR_QUERIES) * UNITS_PER_ONE)
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+class History(Struct, frozen=True):
     """The table: success by kind and name (of a tool) or type (of graphs).
 
     `over_limit` counts queries of names outside the table: beyond MAX_NAMES, or dropped by

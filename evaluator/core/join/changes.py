@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, fields
 from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from evaluator.core.columns.byte_strings import ByteStrings
@@ -55,8 +55,7 @@ class VersionsOfKeys(NamedTuple):
         return cls(counts, np.concatenate([NO_VERSIONS, *versions]))
 
 
-@dataclass(slots=True)
-class StoredQueries:
+class StoredQueries(Struct):
     """Stored queries: their messages and results.
 
     `rankings` has a row per query. `judgments` are the applied ones of all queries, in offset
@@ -123,8 +122,7 @@ class AppliedRows(NamedTuple):
     values: ByteStrings
 
 
-@dataclass(slots=True)
-class Changes:
+class Changes(Struct):
     """Changes since the last commit; each row with its last value."""
 
     started: list[StartedRows] = field(default_factory=list)
@@ -170,8 +168,7 @@ class LogId(NamedTuple):
     last: LastRecord | None = None
 
 
-@dataclass(slots=True)
-class Origin:
+class Origin(Struct):
     """The logs of a state; `ends_lost` counts the losses of an end that was read."""
 
     logs: dict[Log, LogId] = field(default_factory=lambda: dict.fromkeys(LOGS, LogId()))
@@ -191,8 +188,7 @@ def _nothing_read() -> dict[Log, dict[str, int]]:
     return {log: dict.fromkeys(("read", "malformed", "heartbeat"), 0) for log in LOGS}
 
 
-@dataclass(slots=True)
-class Ledger:
+class Ledger(Struct):
     """Counts of a task. Each part of it adds to them; members as in `Head`."""
 
     read: dict[Log, dict[str, int]] = field(default_factory=_nothing_read)
@@ -203,18 +199,17 @@ class Ledger:
 
     def state(self) -> dict[str, Any]:
         """The members of `Head`."""
-        return {each.name: deepcopy(getattr(self, each.name)) for each in fields(self)}
+        return {name: deepcopy(getattr(self, name)) for name in self.__struct_fields__}
 
     def load(self, head: "Head") -> None:
         """Replaces the counts by those of *head*."""
-        for each in fields(self):
-            mine = getattr(self, each.name)
+        for name in self.__struct_fields__:
+            mine = getattr(self, name)
             mine.clear()
-            mine.update(deepcopy(getattr(head, each.name)))
+            mine.update(deepcopy(getattr(head, name)))
 
 
-@dataclass(slots=True)
-class Head:
+class Head(Struct):
     """Counts, clocks and positions of a task."""
 
     positions: dict[Log, int]
@@ -236,8 +231,7 @@ class Head:
     """`Activity.state` of the judgments; empty if nothing depends on it."""
 
 
-@dataclass(slots=True)
-class StoredTask:
+class StoredTask(Struct):
     """A task at a commit, without its queries."""
 
     head: Head
@@ -257,8 +251,7 @@ class Digest(NamedTuple):
     weighted_units: int  # the same, each value times the start of its window
 
 
-@dataclass(slots=True)
-class Checkpoint:
+class Checkpoint(Struct):
     """Counts and totals of a task, and the offsets from which its open queries can be rebuilt.
 
     A rebuild ends at `head.positions`.

@@ -4,10 +4,10 @@ Outcomes depend on event times, not on the tier of a query.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from evaluator.core.columns.grades import GradeColumns
@@ -28,8 +28,7 @@ from evaluator.core.join.subtopics import Subtopics
 from evaluator.core.types.records import DeadLetter, IntArray, JudgmentColumns
 
 
-@dataclass(slots=True)
-class _Batch:
+class _Batch(Struct):
     """Effects of the judgments of one batch that the slow path applied."""
 
     changed: dict[int, None] = field(default_factory=dict)  # rows of queries, in order
@@ -38,8 +37,7 @@ class _Batch:
     dead_letters: list[DeadLetter] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class JudgedBatch:
+class JudgedBatch(Struct):
     """Effects of a batch: `rows` of the queries with changed running grades."""
 
     rows: IntArray

@@ -2,10 +2,10 @@
 
 from collections.abc import Collection, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import DTypeLike, NDArray
 
 from evaluator.core.columns.key_hashes import Key
@@ -88,8 +88,7 @@ Merged = dict[str, tuple[int, int, Any]]
 None for a withdrawn one."""
 
 
-@dataclass(slots=True)
-class AppliedJudgments:
+class AppliedJudgments(Struct):
     """Applied judgments of a query that the columns cannot represent."""
 
     hash_by_id: dict[int, bytes] = field(default_factory=dict)  # by `hash_of_id`

@@ -1,11 +1,11 @@
 """Keys (trace_id, node_id): the queries of each one, from its first ranking until its release."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import filterfalse
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from evaluator.core.columns.key_hashes import Key, KeyHashes, halves, keys_from
@@ -17,8 +17,7 @@ from evaluator.core.types.records import DeadLetter, IntArray, RankingColumns
 _NO_ROWS: Final = np.empty(0, np.int64)
 
 
-@dataclass(slots=True)
-class _Latest:
+class _Latest(Struct):
     """The latest ranking of a key, and the record of this batch that starts its query."""
 
     event_ms: int

@@ -1,10 +1,10 @@
 """The table of open queries: rankings, judgments and results in columns."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import DTypeLike, NDArray
 
 from evaluator.core.columns.grades import GradeColumns
@@ -76,8 +76,7 @@ _ROW_BYTES = 320
 """Approximate memory of a row without the pools: columns, index, timers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Arrivals:
+class Arrivals(Struct, frozen=True):
     """Rankings of one batch; arrays are `[n_rows]`, except `codes`, parallel to the ids."""
 
     rankings: RankingColumns

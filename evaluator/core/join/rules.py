@@ -5,12 +5,13 @@ The fast path (columns) and the slow path (one judgment at a time) read the same
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 from typing import Any, Final, Literal
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from evaluator.core.columns.table import IntArray
@@ -51,8 +52,7 @@ _ROWS: Final = tuple(OUTCOMES.values())
 _APPLIES: Final = np.array([[each == "applied" for each in row] for row in _ROWS])
 
 
-@dataclass(frozen=True)
-class JoinRules:
+class JoinRules(Struct, frozen=True, dict=True):
     """The settings of the same names, and the most judgments and candidates of one query.
 
     `max_candidates` bounds the candidates in the grades of applied judgments, withdrawn ones

@@ -5,11 +5,11 @@ weights are computed for many groups at once; results do not depend on this divi
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from evaluator.core.learning.elementary import column_sum
 from evaluator.core.learning.losses import Loss
@@ -30,8 +30,7 @@ class Group(NamedTuple):
     grades: FloatArray
 
 
-@dataclass(frozen=True, slots=True)
-class Groups:
+class Groups(Struct, frozen=True):
     """Several groups, padded with zeros.
 
     `features` is `[n_features, n_groups, n_candidates]`; `grades` and `mask` are `[n_groups,

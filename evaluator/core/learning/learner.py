@@ -5,11 +5,12 @@ the same bits as uninterrupted learning.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from math import isfinite, sqrt
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from evaluator.core.learning.elementary import column_sum, linear_scores, summed
 from evaluator.core.learning.groups import LARGE_FEATURE, Batch, Group, batches_of
@@ -30,8 +31,7 @@ MOST_SPREAD: Final = 1e6
 EXTREME: Final = "a feature differs by more than a million times its spread so far"
 
 
-@dataclass(frozen=True, slots=True)
-class LearnerState:
+class LearnerState(Struct, frozen=True):
     """The state of a learner; tuples are `[n_features]`.
 
     `weights` are for features divided by `scale`, or for raw features while `within_query` has no
@@ -64,8 +64,7 @@ class LearnerState:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Learner:
+class Learner(Struct, frozen=True, kw_only=True):
     """The rules of learning; the caller keeps the state.
 
     Args:

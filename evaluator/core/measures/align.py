@@ -6,11 +6,12 @@ are here; those of ties and repeated candidates are in `order`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import NamedTuple, TypeVar
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from evaluator.core.columns.table import span_indices
@@ -35,8 +36,7 @@ _SIZE_CLASSES = (8, 32, 128, 1024, 1 << 21)
 _CHUNK = 1 << 21  # pairs of candidate and judgment compared at once: fits a cache
 
 
-@dataclass(frozen=True, slots=True)
-class RankedLists:
+class RankedLists(Struct, frozen=True):
     """Ranks by ranker of each ranking.
 
     `n_rankers` is `[n_rows]`. `ranks` is flat and parallel to `RankingColumns.scores`: the rank

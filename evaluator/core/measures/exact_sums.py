@@ -2,11 +2,11 @@
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import product
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, field
 
 from evaluator.core.columns.table import Groups
 from evaluator.core.event_time.clock import LONGEST_MS, MAX_TIMESTAMP_MS
@@ -53,8 +53,7 @@ def add_tally(total: Tally, part: Mapping[tuple[str, ...], int]) -> Tally:
     return total
 
 
-@dataclass(slots=True)
-class Sums:
+class Sums(Struct):
     """Count and sums of values by column (ranker and measure, ranker-major), unbounded integers.
 
     `lacking`, if not empty, counts the queries without a value, by column.
@@ -137,8 +136,7 @@ SETTLED_AS: Final = ("yes", "silent", "no")
 """With a grade; silent; unjudged."""
 
 
-@dataclass(slots=True)
-class StratumTotals:
+class StratumTotals(Struct):
     """All sums of one stratum; of a level without squares."""
 
     running: Sums
@@ -275,8 +273,7 @@ class Totals:
         return dict(self._groups), dict(self._n_settled)
 
 
-@dataclass(slots=True)
-class Windows:
+class Windows(Struct):
     """Running sums by event-time window and stratum, until no correction can reach them."""
 
     measures: tuple[str, ...]

@@ -7,11 +7,12 @@ down: the value of a list does not depend on other lists.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from evaluator.core.types.records import FloatArray, IntArray
@@ -66,8 +67,7 @@ class QuerySubtopics(NamedTuple):
     id_order: Sequence[int]
 
 
-@dataclass(frozen=True, slots=True)
-class JudgedLists:
+class JudgedLists(Struct, frozen=True):
     """Judged candidates of many lists, in rank order.
 
     Several lists (one per ranker) share a query; `query_of` is `[n_lists]`, the query of each.

@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from evaluator.core.measures import binary, diversity, exposure, graded
 from evaluator.core.measures.exact_sums import to_units
@@ -250,8 +250,7 @@ def is_measure_name(name: str) -> bool:
     return re.fullmatch(r"[a-z][a-z0-9_]{0,63}", name) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class MeasureSet:
+class MeasureSet(Struct, frozen=True):
     """Measures and their companions, each computed once, whatever its spellings.
 
     `spellings` are the configured names and the names of companions, in the order of output.

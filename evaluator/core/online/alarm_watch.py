@@ -5,11 +5,12 @@ and closed once no query of it can follow.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from math import sqrt
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
+
+from msgspec import Struct, field
 
 from evaluator.core.alarms.alarm import Alarm
 from evaluator.core.alarms.look import Look
@@ -42,8 +43,7 @@ class SeriesEvent(NamedTuple):
     unverifiable: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class AlarmView:
+class AlarmView(Struct, frozen=True):
     """The public view of one series, as of the last closed tick.
 
     `n_windows` are those with enough queries; without a reference, `reference_from_ms` is when it
@@ -63,8 +63,7 @@ class AlarmView:
     day: tuple[float, float, float] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AlarmsView:
+class AlarmsView(Struct, frozen=True):
     """The public view of all series; *tick_end_ms* is the end of the last closed tick.
 
     `left_out` are the first MAX_NAMED series beyond the limit.
@@ -76,8 +75,7 @@ class AlarmsView:
     left_out: tuple[SeriesName, ...] = ()
 
 
-@dataclass(slots=True)
-class WatchResult:
+class WatchResult(Struct):
     """Changes of closed ticks: events in the order (time, series), and executed commands."""
 
     events: list[SeriesEvent] = field(default_factory=list)

@@ -1,9 +1,10 @@
 """Versions of weights, operator commands, releases, and the public view of the leader."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
+
+from msgspec import Struct, field
 
 from evaluator.core.features import History, shortened
 from evaluator.core.learning.optimisers import Numbers
@@ -118,8 +119,7 @@ class ModelView(NamedTuple):
     unknown_transforms: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderView:
+class LeaderView(Struct, frozen=True):
     """The public view of a leader, as of the end of its last interval; immutable.
 
     `awaited` are the tasks that block the others, `n_waiting` counts settled queries that were read

@@ -2,10 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from evaluator.core.learning.transforms import transformed
 from evaluator.core.measures import MISSING
@@ -45,8 +46,7 @@ class PairedResult(NamedTuple):
     differences: Sequence[int | None]  # by measure of the rules; None if either lacks the value
 
 
-@dataclass(slots=True)
-class Experiments:
+class Experiments(Struct):
     """Measurements of the weights of one model.
 
     `sums` are the number and the sum of values by ranker and measure. The served order takes the

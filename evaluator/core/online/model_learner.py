@@ -4,8 +4,10 @@ All state is a function of the model's settled queries, in order, and of the end
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from evaluator.core.features import FEATURE_NAMES, History, shortened
 from evaluator.core.learning.optimisers import Numbers
@@ -33,8 +35,7 @@ _MEMBERS: Final = (
 """Members of a state, in their order."""
 
 
-@dataclass(slots=True)
-class ModelLearner:
+class ModelLearner(Struct):
     """The state of one model, and of its open interval."""
 
     model: str

@@ -2,10 +2,11 @@
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from evaluator.core.learning.elementary import linear_scores
@@ -31,8 +32,7 @@ class Ranked(NamedTuple):
     weights: Sequence[float]
 
 
-@dataclass(frozen=True, slots=True)
-class OfflineRanking:
+class OfflineRanking(Struct, frozen=True):
     """Measures orders of candidates that were not served.
 
     Measures that need subtopics have no value, and gains do not decrease with the age of a

@@ -6,8 +6,9 @@ is small, and a successor that resumes from it publishes the same bytes.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from evaluator.core.online.events import (
     CHALLENGER,
@@ -32,8 +33,7 @@ _CHUNK_BYTES: Final = 16 << 20
 """Queries that are measured and learned from together, and the bytes of their records."""
 
 
-@dataclass(frozen=True, slots=True)
-class IntervalResult:
+class IntervalResult(Struct, frozen=True):
     """The end of an interval: the releases, in order, and the state to continue from.
 
     `now_ms` is the settled time of the last query of the interval; `positions` are the offsets in

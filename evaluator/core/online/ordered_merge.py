@@ -2,13 +2,13 @@
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from heapq import merge
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec import Struct, field
 
 from evaluator.core.types.candidates import Described
 from evaluator.core.types.records import SERVED, FloatArray, LoggedQuery, WatermarkRecord
@@ -77,8 +77,7 @@ class TaskProgress(NamedTuple):
     settled_ms: int
 
 
-@dataclass(slots=True)
-class ReadTask:
+class ReadTask(Struct):
     """Read progress of a task. Without a state it begins with the first record that is read."""
 
     next_n: int | None = None  # the number of the next query to be read
@@ -93,7 +92,6 @@ class ReadTask:
             self.watermark_ms = max(self.watermark_ms, record.watermark_ms)
 
 
-@dataclass(slots=True)
 class _Task(ReadTask):
     """The unprocessed queries of one task."""
 

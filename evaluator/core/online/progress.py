@@ -1,8 +1,9 @@
 """Progressive validation: the learned weights on queries that they have not learned from yet."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from evaluator.core.measures import UNITS_PER_ONE
 
@@ -11,8 +12,7 @@ REFRESH: Final = 512
 LEAST_VALUES, MANY_VALUES = 50, 1_000
 
 
-@dataclass(slots=True)
-class Progress:
+class Progress(Struct):
     """Differences to the champion, learned weights minus champion: number, sum and squares.
 
     Many numbers are halved at the end of an interval, so that older weights count less.

@@ -1,7 +1,8 @@
 """The rules of the online learner."""
 
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
 
 from evaluator.core.features import Embedder, HashedNgrams, Remembered
 from evaluator.core.learning.learner import Learner
@@ -12,8 +13,7 @@ from evaluator.core.promotion.gate import GateRules
 from evaluator.core.promotion.source_weights import SourceWeights
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class Rules(Struct, frozen=True, kw_only=True):
     """The rules of learning and promotion.
 
     Args:

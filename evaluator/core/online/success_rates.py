@@ -5,8 +5,9 @@ feature of a query depends on the judgments of that query.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from evaluator.core.features import (
     FEATURE_NAMES,
@@ -42,8 +43,7 @@ def with_rates(query: SettledQuery, history: History | None) -> SettledQuery:
     return query._replace(features=features)
 
 
-@dataclass(slots=True)
-class SuccessRates:
+class SuccessRates(Struct):
     """The tables of one model.
 
     `now` is the table of all settled queries; None before the first described one. Each of

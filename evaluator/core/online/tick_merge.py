@@ -1,9 +1,9 @@
 """Sums of the settled queries of all tasks by tick, in an order that depends on the logs only."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import field
 from numpy.typing import NDArray
 
 from evaluator.core.alarms.sums import UnitSums
@@ -13,11 +13,10 @@ from evaluator.core.online.watched_queries import Labels, TickSums, WatchedQueri
 from evaluator.core.types.records import IntArray, WatermarkRecord
 
 
-@dataclass(slots=True)
-class _Task(ReadTask):
+class _Task(ReadTask, kw_only=True):
     """The sums of one task."""
 
-    sums: TickSums = field(kw_only=True)
+    sums: TickSums
     progress: dict[int, tuple[TaskProgress, int]] = field(default_factory=dict)
     """Progress and position after the last query of each tick that is not closed."""
     waiting_ms: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))

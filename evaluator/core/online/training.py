@@ -1,11 +1,12 @@
 """Training examples of settled queries, and the learner of one model."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import asdict, replace
 
 from evaluator.core.learning.groups import Group
 from evaluator.core.learning.learner import Learner, LearnerState
@@ -44,8 +45,7 @@ class UnusableExampleError(ValueError):
         self.kind = kind if isinstance(kind, str) else whole[:16]
 
 
-@dataclass(slots=True)
-class Unusable:
+class Unusable(Struct):
     """The queries that could not be learned from: by kind, and which of the last ones.
 
     The bits of `recent` are the last MOST_RECENT queries with features, the newest last, and older
@@ -191,8 +191,7 @@ def require_propensities(query: SettledQuery, rules: Rules) -> None:
         )
 
 
-@dataclass(slots=True)
-class Training:
+class Training(Struct):
     """The state of the learner.
 
     `loss` is the mean over the groups of the last interval that had any.

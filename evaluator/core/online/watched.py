@@ -1,8 +1,9 @@
 """Watched series: their names and declarations, and operator commands."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
+
+from msgspec import Struct
 
 from evaluator.core.alarms.rules import AlarmRules, Kind
 from evaluator.core.measures import MeasureSet
@@ -68,8 +69,7 @@ class Template(NamedTuple):
         return not self.segment or levels.get(self.segment) == self.level
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchRules:
+class WatchRules(Struct, frozen=True, kw_only=True):
     """The rules of the watch. Measures have canonical names.
 
     Args:

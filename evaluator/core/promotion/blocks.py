@@ -5,11 +5,11 @@ deviations of the earlier blocks, cut at -1 and 1, so the size of a bet is known
 """
 
 from base64 import b64decode, b64encode
-from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from msgspec import Struct, field
 
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.promotion.e_process import Wealth
@@ -35,8 +35,7 @@ class OpenBlock(NamedTuple):
         return np.array(self.units / (self.n * UNITS_PER_ONE))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class BlockBets:
+class BlockBets(Struct, frozen=True, eq=False):
     """The bets on and against a challenger; arrays are `[...]`, one element per run.
 
     `mean` and `squares` are the mean and the squared distances from it of the values of *n* blocks.
@@ -93,8 +92,7 @@ class BlockBets:
     __hash__ = None  # type: ignore[assignment]  # arrays can change, so there is no hash
 
 
-@dataclass(slots=True)
-class Sample:
+class Sample(Struct):
     """Hashes that have counted, each once, of the share 2^-*halvings* with the smallest hashes.
 
     Whether a hash is taken depends on no outcome, so a smaller share is a fair sample.

@@ -7,10 +7,10 @@ expectation of W never rises, and the probability that W ever reaches 1/alpha is
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 
 from evaluator.core.types.records import FloatArray, IntArray
 
@@ -20,8 +20,7 @@ _MAX_EXPONENT: Final = 1_000
 """Evidence is capped at 2^1000; the wealth itself has no bound."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Wealth:
+class Wealth(Struct, frozen=True, eq=False):
     """Wealth of every fraction, `mantissas x 2^exponents`, both `[..., n_fractions]`.
 
     Mantissas lie in [0.5, 1) and exponents are int64, so no number of bets leaves the range. All

@@ -6,11 +6,12 @@ mean over the queries of each. Differences are challenger minus champion, in uni
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.promotion.blocks import BlockBets, OpenBlock, Sample
@@ -23,8 +24,7 @@ UNDECIDED: Final = "undecided"
 Status = Literal["undecided", "promoted", "rejected"]
 
 
-@dataclass(frozen=True, slots=True)
-class GateRules:
+class GateRules(Struct, frozen=True):
     """The conditions of a promotion.
 
     Args:
@@ -98,8 +98,7 @@ class Observation(NamedTuple):
     differences: Mapping[str, Difference]
 
 
-@dataclass(frozen=True, slots=True)
-class Experiment:
+class Experiment(Struct, frozen=True):
     """The paired results of a challenger and the champion so far.
 
     `days` are bets of the sign of each day on the challenger; `traces` and `queries` are those that
@@ -166,8 +165,7 @@ class Verdict(NamedTuple):
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Gate:
+class Gate(Struct, frozen=True):
     """The current experiment, if any, and the earliest start of the next one."""
 
     experiment: Experiment | None = None

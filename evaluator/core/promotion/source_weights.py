@@ -5,15 +5,15 @@ their order or content. A bet made smaller by such a weight remains fair.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 OTHERS: Final = ""
 """The common source group of all sources without a rule."""
 
 
-@dataclass(frozen=True, slots=True)
-class SourceRule:
+class SourceRule(Struct, frozen=True):
     """The contribution of one source.
 
     Args:
@@ -27,8 +27,7 @@ class SourceRule:
     max_share: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class SourceWeights:
+class SourceWeights(Struct, frozen=True):
     """The rules of known sources, and one rule for all others together."""
 
     sources: Mapping[str, SourceRule]

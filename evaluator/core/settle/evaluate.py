@@ -1,10 +1,11 @@
 """Results of judged queries."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from evaluator.core.columns.table import span_indices
@@ -33,8 +34,7 @@ class QueryValues(NamedTuple):
         return np.hstack((np.where(missing, 0, self.units), missing, ones))
 
 
-@dataclass(frozen=True, slots=True)
-class ValueRules:
+class ValueRules(Struct, frozen=True):
     """Rules of values, the settings of the same names.
 
     Attributes:

@@ -1,10 +1,10 @@
 """Silence: an exposed candidate without a grade by maturity has grade 0."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from evaluator.core.columns.grades import GradeColumns
@@ -17,8 +17,7 @@ _PLACEHOLDER: Final = ""
 """The candidate of a silent query without candidates: never ranked; no id is empty."""
 
 
-@dataclass(frozen=True, slots=True)
-class Silenced:
+class Silenced(Struct, frozen=True):
     """By row the candidates that have got grade 0, and the rows of silent queries."""
 
     zero: dict[int, Collection[str]] = field(default_factory=dict)

@@ -1,11 +1,11 @@
 """The changes of a task since the last commit."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import compress
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.columns.key_hashes import KeyHashes, keys_from

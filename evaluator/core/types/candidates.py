@@ -1,14 +1,14 @@
 """Descriptions of candidates, from which features are made."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 CandidateKind = Literal["tool", "graph"]
 
 
-@dataclass(frozen=True, slots=True)
-class Graph:
+class Graph(Struct, frozen=True):
     """A candidate that is a graph, with the numbers of its nodes and edges."""
 
     type: str = ""
@@ -17,8 +17,7 @@ class Graph:
     n_edges: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Described:
+class Described(Struct, frozen=True):
     """A query with described candidates.
 
     The id of a tool is its name. `descriptions` (of tools; may be empty) and `graphs` are parallel

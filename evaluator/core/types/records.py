@@ -1,11 +1,11 @@
 """Types of decoded records and outputs: columns with one entry per record, in offset order."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from evaluator.core.columns import table
@@ -94,16 +94,24 @@ class WithRankers(WithTexts):
         return rankers
 
 
-@dataclass(slots=True)
-class Columns:
+class MappedColumns(Struct, kw_only=True):
+    """What a mapping adds to a decoded batch.
+
+    It leaves out `n_left_out` records; the `n_left_out_timed` of them that move the clock are among
+    the heartbeats. With `index_bits`, offsets contain the index of a message in its record, in this
+    many bits; `next_offset` does not.
+    """
+
+    n_left_out: int = 0
+    n_left_out_timed: int = 0
+    index_bits: int = 0
+
+
+class Columns(MappedColumns):
     """Members of both kinds of decoded batch.
 
     `offsets` and `timestamps_ms` are `[n_rows]`, in offset order; the two heartbeat arrays are
     `[n_heartbeats]`. `next_offset` is the offset to read after this batch.
-
-    A mapping leaves out `n_left_out` records; the `n_left_out_timed` of them that move the clock
-    are among the heartbeats. With `index_bits`, offsets contain the index of a message in its
-    record, in this many bits; `next_offset` does not.
     """
 
     offsets: IntArray
@@ -116,9 +124,6 @@ class Columns:
     heartbeat_timestamps_ms: IntArray
     malformed: list[DeadLetter]
     next_offset: int
-    n_left_out: int = field(default=0, kw_only=True)
-    n_left_out_timed: int = field(default=0, kw_only=True)
-    index_bits: int = field(default=0, kw_only=True)
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -135,8 +140,7 @@ class Columns:
         return len(self.heartbeat_offsets) - self.n_left_out_timed
 
 
-@dataclass(slots=True)
-class FeatureColumns:
+class FeatureColumns(Struct):
     """Features of the rankings of a batch.
 
     `names[b]` are the feature names of row b, None for a row without features. `values` is flat: of
@@ -193,7 +197,6 @@ class Ranks(NamedTuple):
     served: Mapping[int, ServedList] = {}
 
 
-@dataclass(slots=True)
 class RankingColumns(Columns, WithTexts):
     """Decoded rankings of one partition.
 
@@ -224,7 +227,6 @@ class RankingColumns(Columns, WithTexts):
     ranks: Ranks | None = None
 
 
-@dataclass(slots=True)
 class JudgmentColumns(Columns):
     """Decoded judgments of one partition.
 
@@ -261,8 +263,7 @@ class LevelStratum(NamedTuple):
 AnyStratum = Stratum | LevelStratum
 
 
-@dataclass(slots=True)
-class EvaluationColumns(WithRankers):
+class EvaluationColumns(WithRankers, Struct):
     """Evaluations of queries with the same rankers; columns are `[n_queries]` except the flat ones.
 
     Either all queries have a value, or `units` is None. Flat columns are row-major: `first_ranks`
@@ -288,8 +289,7 @@ class EvaluationColumns(WithRankers):
         return len(self.texts)
 
 
-@dataclass(slots=True)
-class OfferedColumns:
+class OfferedColumns(Struct):
     """Training data of settled queries; lists are `[n_queries]`.
 
     `names` are feature names, None for a query without features, whose candidates and features are
@@ -325,8 +325,7 @@ class WatermarkRecord(NamedTuple):
     n: int
 
 
-@dataclass(slots=True)
-class SettledColumns(WithRankers):
+class SettledColumns(WithRankers, Struct):
     """Settled queries with the same rankers; columns are `[n_queries]`, except `units`.
 
     `ns` are the numbers of the queries in the order of the task. Either all queries have a value,
@@ -361,8 +360,7 @@ class FinalWindow(NamedTuple):
     sum_units: int
 
 
-@dataclass(slots=True)
-class Outputs:
+class Outputs(Struct):
     """All outputs of one batch.
 
     `finished` are the last revisions of the expired queries. The numbers of all parts of `settled`

@@ -8,8 +8,9 @@ are added: in any order and any parts, their union is cut again, and the rest fo
 import hashlib
 import heapq
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from evaluator.core.types.records import OTHER
 from evaluator.core.types.tally import LEVEL_KINDS, GroupedTally, Path, Tally
@@ -23,8 +24,7 @@ def level_hash(level: str) -> bytes:
     return hashlib.sha256(level.encode("utf-8", "surrogatepass")).digest()
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentRules:
+class SegmentRules(Struct, frozen=True):
     """The segments, their declared levels, and spellings of the measures that are summed by level.
 
     Without *measures* all are.

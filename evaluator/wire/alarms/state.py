@@ -5,10 +5,10 @@ its reference, and one for each day; only those that changed are written.
 """
 
 import json
-from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
+from msgspec import Struct, field
 
 from evaluator.core.alarms.alarm import Alarm
 from evaluator.core.alarms.exclusions import Exclusion
@@ -101,8 +101,7 @@ def _key(name: SeriesName, part: str) -> bytes:
     return json.dumps([_ALARMS, *name, part], ensure_ascii=False).encode()
 
 
-@dataclass(slots=True)
-class AlarmState:
+class AlarmState(Struct):
     """Reads and writes the state of a watch.
 
     Args:

@@ -1,10 +1,10 @@
 """Common columns of decoded batches: offsets, timestamps, heartbeats, and malformed records."""
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import xxhash
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from evaluator.core.types.records import DeadLetter, IntArray
@@ -14,8 +14,7 @@ from evaluator.wire.messages.strict import Malformed
 from evaluator.wire.records import KEPT_BYTES, Records
 
 
-@dataclass(slots=True)
-class Intake:
+class Intake(Struct):
     """One batch of records while it is decoded; lists grow in offset order."""
 
     records: Records
@@ -26,7 +25,8 @@ class Intake:
     heartbeat_timestamps_ms: list[int] = field(default_factory=list)
     malformed: list[DeadLetter] = field(default_factory=list)
 
-    record_ms: IntArray = field(init=False)  # timestamps of the records; negative: none
+    record_ms: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Timestamps of the records, negative for none; taken from them."""
 
     def __post_init__(self) -> None:
         timestamps_ms = self.records.timestamps_ms

@@ -1,11 +1,11 @@
 """Rows of a batch: several from the compiled decoder, or one from the reference path."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from evaluator.core.columns.grades import GradeColumns
@@ -27,8 +27,7 @@ from evaluator.wire.messages.models import Judgment, Ranking
 NO_TIMESTAMP: Final = -1
 
 
-@dataclass(slots=True)
-class RankingPart:
+class RankingPart(Struct):
     """Rows of rankings; members as in `RankingColumns`."""
 
     timestamps_ms: IntArray  # NO_TIMESTAMP where the message has none
@@ -79,8 +78,7 @@ class RankingPart:
         )
 
 
-@dataclass(slots=True)
-class JudgmentPart:
+class JudgmentPart(Struct):
     """Rows of judgments; members as in `JudgmentColumns`.
 
     `strings` has four per row: trace_id, node_id, source, judgment_id ("" also for None).

@@ -5,12 +5,12 @@ The n-th group has the timestamp n. Rows without scores are in served order.
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from math import nan
 from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec import Struct, field
 
 from evaluator.core.features import filled
 from evaluator.core.types.candidates import CandidateKind, Described, Graph
@@ -69,8 +69,7 @@ class SampleFeatures(NamedTuple):
 _read_row: Final[Reader[SampleRow]] = Reader(SampleRow, SampleRefused, "not a sample")
 
 
-@dataclass(slots=True)
-class _Group:
+class _Group(Struct):
     query: str | None
     feature_names: tuple[str, ...]
     kind: CandidateKind | None

@@ -1,8 +1,9 @@
 """The stage before the decoder: foreign records to messages, and dead letters back to records."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Protocol, TypeVar
+
+from msgspec.structs import replace
 
 from evaluator.core.types.records import Columns, DeadLetter, Log, Outputs
 from evaluator.wire.records import Records

@@ -3,11 +3,12 @@
 import ctypes
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import cramjam
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from evaluator.core.columns.byte_strings import ByteStrings
@@ -25,8 +26,7 @@ _MIN_RECORD_BYTES: Final = 7
 _CODECS: Final[dict[int, Any]] = {1: cramjam.gzip, 3: cramjam.lz4, 4: cramjam.zstd}
 
 
-@dataclass(frozen=True, slots=True)
-class RecordColumns:
+class RecordColumns(Struct, frozen=True):
     """Records of one partition; `value_sizes` are those before values were truncated.
 
     `headers` are those of foreign records, as in `Records`.
@@ -142,8 +142,7 @@ class _Reused(threading.local):
 _reused: Final = _Reused()
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """The read rows, the position and offset of the next record, and the reason of the end."""
 
     rows: RecordColumns

@@ -6,12 +6,12 @@ integers. Fixed texts between columns (member names, rankers) are encoded once p
 
 from base64 import b64encode
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict
 from itertools import repeat
 from typing import Final
 
 import msgspec
 import numpy as np
+from msgspec.structs import asdict
 
 from evaluator.core.measures import MeasureSet
 from evaluator.core.types.candidates import Described

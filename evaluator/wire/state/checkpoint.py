@@ -8,11 +8,12 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
 from typing import Final
 
 import msgspec
 import xxhash
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from evaluator.core.join.changes import Checkpoint, Digest
 from evaluator.core.measures import MeasureSet
@@ -93,8 +94,7 @@ def checkpoint_records(task: int, fingerprint: str, value: bytes) -> list[Output
     ]
 
 
-@dataclass(slots=True)
-class CheckpointSets:
+class CheckpointSets(Struct):
     """The latest complete checkpoint by key, from the records of one partition in order.
 
     A crash between two parts leaves a set incomplete: then the complete one before it counts,
@@ -140,7 +140,7 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
     """The value of a record."""
     document = {
         "format": FORMAT,
-        "head": asdict(checkpoint.head),
+        "head": {**asdict(checkpoint.head), "origin": asdict(checkpoint.head.origin)},
         "restore_offsets": checkpoint.restore_offsets,
         "watermark_ms": checkpoint.watermark_ms,
         "totals": [

@@ -4,10 +4,11 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from evaluator.core.features import History
 from evaluator.core.learning.transforms import documents, loaded
@@ -124,8 +125,7 @@ def read_command(value: bytes) -> Command:
     return Command(found.number, found.action, found.reason, *numbers, history, transforms)
 
 
-@dataclass(slots=True)
-class RecordWriter:
+class RecordWriter(Struct):
     """Creates the records of a leader, each weights record with the checksum of its parent.
 
     Args:
@@ -264,8 +264,7 @@ def emptied_state(published: Sequence[Mapping[str, Any]], last_command: Mapping[
     return stored.value
 
 
-@dataclass(frozen=True, slots=True)
-class StoredState:
+class StoredState(Struct, frozen=True):
     """A leader state as it was written; without a state, the one to begin from."""
 
     fingerprint: str
@@ -297,7 +296,7 @@ class StoredState:
         return replace(self, state=state, **changes)
 
 
-_REQUIRED: Final = {each.name for each in fields(StoredState)} - {"generations"} | {"checksum"}
+_REQUIRED: Final = set(StoredState.__struct_fields__) - {"generations"} | {"checksum"}
 _read_state: Final[Reader[dict[str, Any]]] = Reader(
     dict[str, Any], StateRefused, _NOT_A_STATE, max_bytes=MAX_WEIGHTS_BYTES
 )

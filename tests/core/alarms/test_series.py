@@ -1,10 +1,10 @@
 """Windows, the latch, the onset and operator commands, on series with known figures."""
 
 import json
-from dataclasses import replace
 from math import sqrt
 
 import pytest
+from msgspec.structs import replace
 
 from evaluator.core.alarms.exclusions import MAX_RANGES
 from evaluator.core.alarms.rules import AlarmRules

@@ -1,10 +1,10 @@
 """Two variants of a model: their comparison, the end of the alarm, and any order of reading."""
 
-from dataclasses import replace
 from math import sqrt
 from zlib import crc32
 
 import pytest
+from msgspec.structs import replace
 
 from evaluator.core.alarms.rules import AlarmRules
 from evaluator.core.alarms.series import NothingToDoError

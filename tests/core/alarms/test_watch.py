@@ -1,11 +1,11 @@
 """The watch of all series: the order of reading, restarts, and operator commands."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from math import sqrt
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from evaluator.core.alarms.rules import AlarmRules
 from evaluator.core.alarms.sums import UnitSums

@@ -3,13 +3,13 @@
 import doctest
 import importlib
 import pkgutil
-from dataclasses import replace
 from math import isclose, log, sqrt
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from evaluator.core import features
 from evaluator.core.features import (
