@@ -11,7 +11,7 @@ from io import BytesIO
 from types import SimpleNamespace
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition, conn
 from aiokafka import errors as kafka_errors
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
@@ -300,6 +300,16 @@ async def test_answered_heartbeats_are_confirmed():
     internals.call_after_heartbeats(consumer, confirmed.append)
     await coordinator._heartbeat_routine()
     assert len(confirmed) == 1
+
+
+async def test_a_connection_may_be_closed_twice_with_every_python():
+    class Transport:
+        def abort(self):  # as asyncio of Python 3.11.2, after a second close over TLS
+            raise AttributeError("'NoneType' object has no attribute '_abort'")
+
+    connection = conn.AIOKafkaConnection("localhost", 9092)
+    connection._writer = SimpleNamespace(transport=Transport())
+    assert connection.close() is None
 
 
 async def test_the_first_error_of_a_transaction_is_found(make_client):

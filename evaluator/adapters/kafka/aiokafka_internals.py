@@ -146,7 +146,8 @@ class _Connection(FrameConnection):
         writer = self._writer
         closed: asyncio.Future[None] | None = super().close(*arguments, **named)
         if writer is not None:
-            writer.transport.abort()
+            with contextlib.suppress(AttributeError):  # of Python 3.11.2 over TLS, the second time
+                writer.transport.abort()
         return closed
 
 
