@@ -91,7 +91,7 @@ class Stopped(SnapshotFailed):
     """The transfer was given up."""
 
 
-class _Fetch(Struct, eq=False, dict=True):
+class _Fetch(Struct, eq=False):
     """A fetch; its thread, which begins when there is room, puts the store into *folder*."""
 
     folder: Path
