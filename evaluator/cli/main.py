@@ -17,7 +17,7 @@ OUTPUT_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy starts one for each core, which spin
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # by default numpy starts one per core
     gc.disable()  # while modules are loaded: it would take a seventh of their time
     try:
         try:

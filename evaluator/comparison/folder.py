@@ -37,7 +37,7 @@ _BLOCK_BYTES: Final = 1 << 20
 HashArray = NDArray[np.uint64]
 
 
-class Row(msgspec.Struct):
+class Row(Struct):
     """The used members of a line."""
 
     trace_id: str
@@ -48,7 +48,7 @@ class Row(msgspec.Struct):
     segments: dict[str, str] = {}
 
 
-class ShownRow(msgspec.Struct):
+class ShownRow(Struct):
     """The reported members of a line; settled rows lack the last three."""
 
     trace_id: str
@@ -59,11 +59,11 @@ class ShownRow(msgspec.Struct):
     top3: dict[str, list[tuple[str, float | None]]] = {}
 
 
-class _FileEntry(msgspec.Struct):
+class _FileEntry(Struct):
     sha256: str
 
 
-class Manifest(msgspec.Struct):
+class Manifest(Struct):
     """The used members of manifest.json."""
 
     format: int

@@ -20,7 +20,7 @@ WATCH_SECONDS: Final = 10.0
 log = structlog.get_logger(__name__)
 
 
-class Note(msgspec.Struct, frozen=True):
+class Note(Struct, frozen=True):
     """The metadata of a commit.
 
     `at_ms` is the wall clock. After a `drained` commit nothing was written, so nothing is repeated.

@@ -45,17 +45,17 @@ MAX_ROW_BYTES: Final = 64 << 20
 _Task = Annotated[str, msgspec.Meta(pattern="^[0-9]{1,9}$")]
 
 
-class _Range(msgspec.Struct):
+class _Range(Struct):
     start: Count
     end: Count
 
 
-class _End(msgspec.Struct):
+class _End(Struct):
     watermark_ms: Int64 | None
     settled: Count
 
 
-class _Part(msgspec.Struct, kw_only=True):
+class _Part(Struct, kw_only=True):
     place: dict[str, Any] | None
     ranges: dict[str, _Range]
     tasks: dict[_Task, _End]
@@ -67,7 +67,7 @@ class _Part(msgspec.Struct, kw_only=True):
         return Part(self.place, ranges, ends, self.gaps)
 
 
-class FileEntry(msgspec.Struct):
+class FileEntry(Struct):
     """A file in the manifest."""
 
     rows: Count
@@ -91,19 +91,19 @@ class ManifestDocument(_Part, kw_only=True):
     tables: dict[str, FileEntry] = {}
 
 
-class _EvaluationKey(msgspec.Struct):
+class _EvaluationKey(Struct):
     event_time_ms: int
     trace_id: str
     node_id: str
 
 
-class _DeadLetterKey(msgspec.Struct):
+class _DeadLetterKey(Struct):
     topic: str
     partition: int
     offset: int
 
 
-_KEYS: Final[Mapping[str, Callable[[bytes], msgspec.Struct]]] = {
+_KEYS: Final[Mapping[str, Callable[[bytes], Struct]]] = {
     EVALUATIONS: msgspec.json.Decoder(_EvaluationKey).decode,
     DEAD_LETTERS: msgspec.json.Decoder(_DeadLetterKey).decode,
 }

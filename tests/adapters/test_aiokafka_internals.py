@@ -303,13 +303,17 @@ async def test_answered_heartbeats_are_confirmed():
 
 
 async def test_a_connection_may_be_closed_twice_with_every_python():
+    aborted = []
+
     class Transport:
         def abort(self):  # as asyncio of Python 3.11.2, after a second close over TLS
+            aborted.append(self)
             raise AttributeError("'NoneType' object has no attribute '_abort'")
 
     connection = conn.AIOKafkaConnection("localhost", 9092)
     connection._writer = SimpleNamespace(transport=Transport())
     assert connection.close() is None
+    assert len(aborted) == 1
 
 
 async def test_the_first_error_of_a_transaction_is_found(make_client):

@@ -1,6 +1,7 @@
-"""The garbage collection of a command."""
+"""Garbage collection and threads of a command."""
 
 import gc
+import os
 
 import pytest
 
@@ -24,3 +25,14 @@ def test_garbage_is_collected_while_a_command_runs_and_not_while_it_loads(monkey
 def test_garbage_is_collected_after_an_error_of_usage(arguments):
     assert main(arguments) == 2
     assert gc.isenabled()
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, "1"), ("4", "4")])
+def test_linear_algebra_has_one_thread_unless_the_environment_has_a_number(
+    given, expected, monkeypatch
+):
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", given or "")
+    if given is None:
+        monkeypatch.delenv("OPENBLAS_NUM_THREADS")
+    assert main(["no-such-command"]) == 2
+    assert os.environ["OPENBLAS_NUM_THREADS"] == expected

@@ -37,7 +37,7 @@ _Four = Annotated[list[_Spread], msgspec.Meta(min_length=4, max_length=4)]
 _HourOfDay = Annotated[str, msgspec.Meta(pattern=r"^(1?[0-9]|2[0-3])$")]
 
 
-class _WatchState(msgspec.Struct):
+class _WatchState(Struct):
     format: Literal[1]
     tick_end_ms: Count | None
     from_ms: Count
@@ -48,14 +48,14 @@ class _WatchState(msgspec.Struct):
     left_out: list[SeriesName]
 
 
-class _Head(msgspec.Struct):
+class _Head(Struct):
     fingerprint: str
     input_fingerprint: str
     generations: dict[int, list[str]]
     state: _WatchState
 
 
-class _Series(msgspec.Struct):
+class _Series(Struct):
     """`AlarmSeries.state` but the reference: no number in it can make a tick fail."""
 
     week: Int64 | None
@@ -65,7 +65,7 @@ class _Series(msgspec.Struct):
     looks: list[tuple[_Window, float, _Positive, _Positive, float, Count]]
 
 
-class _Reference(msgspec.Struct):
+class _Reference(Struct):
     reference: tuple[_Profile, float, _Positive, _Four, _Four, list[Int64]] | None
 
 

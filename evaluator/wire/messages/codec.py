@@ -48,7 +48,7 @@ def decode_rankings(
 
     With *features*, rankings have their features too; with *segments*, their levels.
     """
-    intake = Intake(records, max_future_skew_ms)
+    intake = Intake.of(records, max_future_skew_ms)
     read_many = partial(_decoders.rankings.rows, features=features, segments=segments)
     part_of = partial(RankingPart.of, features=features, segments=segments)
     parts = list(_parts(intake, read_many, _reference_path(Ranking, part_of)))
@@ -84,7 +84,7 @@ def _joined_features(parts: Sequence[RankingPart]) -> FeatureColumns:
 
 def decode_judgments(records: Records, *, max_future_skew_ms: int) -> JudgmentColumns:
     """Decodes judgments, heartbeats and malformed records."""
-    intake = Intake(records, max_future_skew_ms)
+    intake = Intake.of(records, max_future_skew_ms)
     parts = list(
         _parts(intake, _decoders.judgments.rows, _reference_path(Judgment, JudgmentPart.of))
     )

@@ -19,20 +19,20 @@ class Intake(Struct):
 
     records: Records
     max_future_skew_ms: int
+    record_ms: IntArray  # timestamps of the records; negative: none
     positions: list[IntArray] = field(default_factory=list)  # of the rows
     timestamps_ms: list[IntArray] = field(default_factory=list)
     heartbeat_offsets: list[int] = field(default_factory=list)
     heartbeat_timestamps_ms: list[int] = field(default_factory=list)
     malformed: list[DeadLetter] = field(default_factory=list)
 
-    record_ms: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Timestamps of the records, negative for none; taken from them."""
-
-    def __post_init__(self) -> None:
-        timestamps_ms = self.records.timestamps_ms
-        if timestamps_ms is None:
-            timestamps_ms = np.full(len(self.records), NO_TIMESTAMP)
-        self.record_ms = timestamps_ms
+    @classmethod
+    def of(cls, records: Records, max_future_skew_ms: int) -> "Intake":
+        """The intake of these records, of which none is admitted yet."""
+        record_ms = records.timestamps_ms
+        if record_ms is None:
+            record_ms = np.full(len(records), NO_TIMESTAMP)
+        return cls(records, max_future_skew_ms, record_ms)
 
     def admit(self, position: int, own_ms: IntArray) -> NDArray[np.bool_] | None:
         """Adds the rows from *position* on, unless a timestamp is refused.

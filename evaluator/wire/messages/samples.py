@@ -30,7 +30,7 @@ class SampleRefused(ValueError):
     """A row cannot be used; the message has the reason."""
 
 
-class SampleGraph(msgspec.Struct, frozen=True):
+class SampleGraph(Struct, frozen=True):
     """A candidate that is a graph."""
 
     type: str | None = None
@@ -39,7 +39,7 @@ class SampleGraph(msgspec.Struct, frozen=True):
     edges: list[Any] | None = None
 
 
-class SampleRow(msgspec.Struct, frozen=True):
+class SampleRow(Struct, frozen=True):
     """One candidate of one query."""
 
     trace_id: str

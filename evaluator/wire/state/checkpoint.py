@@ -10,10 +10,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
 
-import msgspec
 import xxhash
 from msgspec import Struct, field
-from msgspec.structs import asdict
+from msgspec.structs import asdict, astuple
 
 from evaluator.core.join.changes import Checkpoint, Digest
 from evaluator.core.measures import MeasureSet
@@ -45,11 +44,11 @@ class CheckpointUnreadable(Exception):
     """A record is unreadable, or of another version."""
 
 
-class _Format(msgspec.Struct):
+class _Format(Struct):
     format: int
 
 
-class _Digest(msgspec.Struct, forbid_unknown_fields=True):
+class _Digest(Struct, forbid_unknown_fields=True):
     n_open: Sum
     n_early: Sum
     queries: Sum
@@ -57,7 +56,7 @@ class _Digest(msgspec.Struct, forbid_unknown_fields=True):
     weighted_units: Sum
 
 
-class _Record(msgspec.Struct):
+class _Record(Struct):
     head: HeadRow
     restore_offsets: PerLog[Count]
     watermark_ms: Sum | None
@@ -166,7 +165,7 @@ def decode_checkpoint(
     if measures is not None:
         n_measures = (len(measures.canonical), len(measures.columns_of(segment_measures)))
     with refused_as(CheckpointUnreadable, _CANNOT):
-        digest = Digest(*checked_sums(list(msgspec.structs.astuple(record.digest))))
+        digest = Digest(*checked_sums(list(astuple(record.digest))))
         checked_sums([record.watermark_ms or 0])
         if any(record.restore_offsets[log] > record.head["positions"][log] for log in LOGS):
             raise CheckpointUnreadable("its restore offsets are beyond its positions")

@@ -83,7 +83,7 @@ def _read_key(key: bytes) -> _Key | None:
     return None
 
 
-class _CommandRecord(msgspec.Struct):
+class _CommandRecord(Struct):
     format: Literal[1]
     number: Count
     action: Literal["freeze", "roll_back"]
@@ -201,12 +201,12 @@ class RecordWriter(Struct):
         )
 
 
-class _Evidence(msgspec.Struct):
+class _Evidence(Struct):
     traces: Count
     mean_difference: float | None = None
 
 
-class _LogRecord(msgspec.Struct):
+class _LogRecord(Struct):
     """Members that commands need of a record of the weights log, beyond `Weights`."""
 
     model: str
