@@ -64,7 +64,7 @@ async def _demo(settings: Settings, *, seed: int, keep: bool) -> int:
                 ("metrics", f"{page}metrics"),
                 ("totals", f"{page}totals"),
                 ("live weights", f"{page}weights?model=tool-ranker"),
-                ("a run against a real Kafka", "README.md"),
+                ("a run against a real Kafka", "README.md, Against your Kafka"),
             ],
             learning=Learning(
                 learning, lambda: leader.view, lambda: broker.leader.written["weights-log"]

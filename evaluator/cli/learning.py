@@ -14,10 +14,10 @@ from evaluator.cli.exits import FOUND, UsageError, fail
 from evaluator.cli.leader import embedder_of, initial_weights_of, transforms_of
 from evaluator.cli.ranges import read_rules_of, replay_rules_of, source_of
 from evaluator.cli.wiring import from_settings, warn
-from evaluator.comparison.paired import Interval, Paired, paired
+from evaluator.comparison.paired import Paired, paired
 from evaluator.config import Settings
 from evaluator.config.measures import parse_measures
-from evaluator.core.learning.learner import Learner
+from evaluator.core.learning.learner import WARM_UP_GROUPS, Learner
 from evaluator.core.online.offline_ranking import OfflineRanking
 from evaluator.ports import RangeSource
 from evaluator.replay.fit import Epoch, FitPlan, FitRefused, Fitted
@@ -35,7 +35,6 @@ ALTERNATIVE_MIN_GAIN: Final = 0.01
 """Improvement on the validation that it needs."""
 ALTERNATIVE_MAX_PAIRS: Final = 1 << 24
 """Pairs of candidates of a query, over all queries, up to which it is tried: seconds an epoch."""
-_NO_INTERVAL: Final = Interval(low=-1.0, high=1.0)
 
 
 def fit(options: argparse.Namespace, settings: Settings) -> int:
@@ -111,7 +110,10 @@ def _warnings(log: GroupLog, fitted: Fitted) -> list[str]:
     if log.n_without:
         found.append(f"{log.n_without:,} of {len(log.queries):,} groups have no features")
     if not fitted.state.updates:
-        found.append("no update was made, so the weights are the initial weights")
+        needed = ""
+        if fitted.state.scale is None:
+            needed = f": the first one needs {WARM_UP_GROUPS} groups, counted in every epoch"
+        found.append(f"no update was made, so the weights are the initial weights{needed}")
     losses = [epoch.mean_loss for epoch in fitted.history if epoch.mean_loss is not None]
     if losses and losses[-1] > losses[0]:
         found.append(
@@ -154,12 +156,14 @@ def _compared(fitted: Fitted, source: RangeSource, path: Path) -> int:
     order = "the order of the rows, because the samples have no scores" if by_rows else "by score"
     print(f"served: {order}")
     decisive = found.get("validation") or found["learned from"]
-    interval = (decisive.interval if decisive else None) or _NO_INTERVAL
-    if interval.high < 0:
+    interval = decisive.interval if decisive else None
+    if interval is None:
+        warn("too few queries for an interval: the difference is no evidence.")
+    elif interval.high < 0:
         worse = f"the weights in {path} are worse than the served order ({order})"
         where = "" if fitted.validation else ", even on the groups that they were learned from"
         return fail(f"{worse}{where}. Do not use them.", FOUND)
-    if interval.low <= 0:
+    elif interval.low <= 0:
         warn("the interval contains 0: there is no evidence that the weights are better.")
     return 0
 

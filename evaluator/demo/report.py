@@ -161,7 +161,10 @@ def _fault() -> str:
     planted = " and ".join(
         f"{one.variant} of {one.model}" for one in RECOMMENDERS if one.noise[0] != one.noise[1]
     )
-    return f"A fault was planted in the {planted} at half time; it should be the largest decrease."
+    return (
+        f"A fault was planted in the {planted} at half time; it should be the largest decrease.\n"
+        "No alarm begins: alarms compare with past weeks, and these are eight hours."
+    )
 
 
 LEDGER_MEANINGS: Final[Mapping[tuple[str, str], str]] = {

@@ -252,6 +252,14 @@ def test_an_insignificant_difference_is_warned_of(fit):
     assert "the interval contains 0: there is no evidence that the weights are better." in err
 
 
+def test_too_few_queries_for_an_interval_are_warned_of(fit):
+    code, out, err, _ = fit(flat([[((1.0,), 2.0), ((0.0,), 0.0)]]), "--epochs=10")
+    assert (code, "none" in out) == (0, True)
+    assert "the first one needs 50 groups, counted in every epoch" in err
+    assert "too few queries for an interval: the difference is no evidence." in err
+    assert "contains 0" not in err
+
+
 @pytest.mark.slow(alone=False)
 def test_an_increasing_loss_is_warned_of(fit):
     rows = flat(seeded_groups(60))

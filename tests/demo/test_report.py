@@ -97,7 +97,8 @@ def test_the_report_begins_with_the_drop_and_the_injected_fault():
         "Largest decrease at half time: tool-ranker canary, ranker served, ndcg@10 "
         "from 1.0000 to 0.2500 (-0.7500).\n"
         "A fault was planted in the canary of tool-ranker at half time; "
-        "it should be the largest decrease.\n\n"
+        "it should be the largest decrease.\n"
+        "No alarm begins: alarms compare with past weeks, and these are eight hours.\n\n"
     )
 
 
