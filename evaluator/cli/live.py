@@ -116,7 +116,8 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
                 log.warning("native_part_not_built")
             tune_interpreter()
             await compare_schemas(settings)
-            async with claims.kept(), retention.watching(), leading(worker, views, leader_of):
+            watching = retention.watching(worker.polled)
+            async with claims.kept(), watching, leading(worker, views, leader_of):
                 await worker.run(until_end=options.until_end)
 
         def stop() -> None:

@@ -48,8 +48,7 @@ RECORDS = [
 
 METHODS = {
     AIOKafkaClient: {
-        *("_metadata_update", "bootstrap", "close", "coordinator_lookup", "get_random_node"),
-        *("ready", "send"),
+        *("_metadata_update", "bootstrap", "close", "coordinator_lookup", "ready", "send"),
     },
     BatchBuilder: {"close"},
     ClusterMetadata: {

@@ -148,6 +148,28 @@ def test_an_unknown_retention_is_logged_once_and_an_unavailable_broker_never(loo
     assert watch.known == {}
 
 
+def polled():
+    event = asyncio.Event()
+    event.set()
+    return event
+
+
+async def test_the_inputs_are_described_after_the_first_poll(monkeypatch):
+    looked = asyncio.Event()
+
+    async def described(connection, names):
+        looked.set()
+        return {}
+
+    monkeypatch.setattr(checks, "described", described)
+    first_poll = asyncio.Event()
+    async with patience(), InputRetention(Connection("b:1"), needed_ms=1).watching(first_poll):
+        await asyncio.sleep(0.01)
+        assert not looked.is_set()
+        first_poll.set()
+        await looked.wait()
+
+
 async def test_watching_ends_even_if_the_library_swallows_the_cancellation(monkeypatch):
     looked = asyncio.Event()
 
@@ -159,7 +181,8 @@ async def test_watching_ends_even_if_the_library_swallows_the_cancellation(monke
             return {}
 
     monkeypatch.setattr(checks, "described", described)
-    async with patience(), InputRetention(Connection("b:1"), needed_ms=1).watching():
+    retention = InputRetention(Connection("b:1"), needed_ms=1)
+    async with patience(), retention.watching(polled()):
         await looked.wait()
 
 
@@ -168,7 +191,7 @@ async def test_an_unexpected_error_while_watching_is_raised(monkeypatch):
         raise ZeroDivisionError
 
     monkeypatch.setattr(checks, "described", described)
-    watching = InputRetention(Connection("b:1"), needed_ms=1).watching()
+    watching = InputRetention(Connection("b:1"), needed_ms=1).watching(polled())
     await watching.__aenter__()
     await asyncio.sleep(0.01)
     with pytest.raises(ZeroDivisionError):

@@ -376,10 +376,10 @@ async def fetch_offsets(
 
 
 # https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/protocol/metadata.py
-async def fetch_cluster_id(client: BrokerClient) -> str:
+async def fetch_cluster_id(client: BrokerClient, node: int) -> str:
     """The id of the cluster; empty if the brokers do not provide one."""
     request = MetadataRequest([], allow_auto_topic_creation=False)
-    response = await client.send(client.get_random_node(), request)
+    response = await client.send(node, request)
     return str(response.to_object().get("cluster_id") or "")
 
 

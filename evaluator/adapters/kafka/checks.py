@@ -336,10 +336,10 @@ class InputRetention:
         self._logged: dict[Log, int | None] = {}
 
     @contextlib.asynccontextmanager
-    async def watching(self) -> AsyncIterator[None]:
-        """Describes the inputs at intervals in the background."""
+    async def watching(self, polled: asyncio.Event) -> AsyncIterator[None]:
+        """Describes the inputs at intervals in the background, after the first poll."""
         ending = asyncio.Event()
-        task = asyncio.create_task(self._watch(ending))
+        task = asyncio.create_task(self._watch(polled, ending))
         try:
             yield
         finally:
@@ -349,7 +349,8 @@ class InputRetention:
             if not task.cancelled():
                 task.result()
 
-    async def _watch(self, ending: asyncio.Event) -> None:
+    async def _watch(self, polled: asyncio.Event, ending: asyncio.Event) -> None:
+        await polled.wait()
         while not ending.is_set():
             seconds = RETENTION_INTERVAL_SECONDS if await self.look() else RETENTION_RETRY_SECONDS
             await is_set_within(ending, seconds)

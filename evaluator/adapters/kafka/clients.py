@@ -202,7 +202,7 @@ class Requests:
     async def cluster_id(self) -> str:
         """The id of the cluster; empty if the brokers do not provide one."""
         with translated("reading the cluster's metadata"):
-            return await fetch_cluster_id(self._client)
+            return await fetch_cluster_id(self._client, await self._node())
 
     async def require_coordinator(self, transactional_id: str) -> None:
         """Raises unless *transactional_id* has a coordinator and this user may publish under it."""
@@ -283,14 +283,23 @@ async def _retry(request: Callable[[], Awaitable[T]]) -> T:
 @contextlib.asynccontextmanager
 async def requests(connection: Connection) -> AsyncIterator[Requests]:
     """A connection for single requests. Raises SourceUnavailable, SourceUnusable."""
-    await probe(connection)
     client = BrokerClient(request_timeout_ms=ANSWER_TIMEOUT_MS, **connection.arguments())
     try:
-        with translated("connecting"):
-            await client.bootstrap()
+        await _bootstrap(client, connection)
         yield Requests(client, connection.security())
     finally:
         await client.close()
+
+
+async def _bootstrap(client: BrokerClient, connection: Connection) -> None:
+    """Reads the first metadata. Its error in aiokafka has no reason, which a probe finds."""
+    try:
+        await complete(connection, "connecting", client.bootstrap())
+    except SourceUnavailable as failure:
+        if not isinstance(failure.__cause__, kafka_errors.KafkaConnectionError):
+            raise
+        await probe(connection)
+        await complete(connection, "connecting", client.bootstrap())
 
 
 async def group_members(connection: Connection, group_id: str) -> list[str]:

@@ -193,15 +193,15 @@ class KafkaSource(PartitionReader):
 
     async def place(self) -> Place:
         """The cluster and the topics."""
-        async with requests(self._connection) as asking:
-            cluster = await asking.cluster_id()
+        asking = self._requests(await self._live())
+        doing = "reading the cluster's metadata"
+        cluster = await complete(self._connection, doing, asking.cluster_id())
         ids, topics = await self.topic_ids(), dict(self._topics)
         return Place(cluster, topics, ids, self._member.n_partitions)
 
     async def topic_ids(self) -> Mapping[Log, str]:
-        """The ids of the topics, requested over the connections of the consumer."""
-        asking = Requests(client_of(await self._live()), self._connection.security())
-        topics = asking.topics(list(self._logs))
+        """The ids of the topics."""
+        topics = self._requests(await self._live()).topics(list(self._logs))
         found = await complete(self._connection, "reading topic metadata", topics)
         self._member.check_counts({name: topic.n_partitions for name, topic in found.items()})
         return {self._logs[name]: topic.topic_id for name, topic in found.items() if topic.topic_id}
@@ -365,6 +365,10 @@ class KafkaSource(PartitionReader):
         """
         topic = TopicPartition(f"{self._group.topic_prefix}{CHECKPOINTS}", 0)
         return await self._heartbeats.append(topic, NO_TIMESTAMP, key=PROBE_KEY)
+
+    def _requests(self, consumer: AIOKafkaConsumer) -> Requests:
+        """Single requests over the connections of the consumer."""
+        return Requests(client_of(consumer), self._connection.security())
 
     async def _live(self) -> AIOKafkaConsumer:
         """The consumer, recreated if it is broken. Raises errors of callbacks."""
