@@ -112,7 +112,7 @@ def _warnings(log: GroupLog, fitted: Fitted) -> list[str]:
     if not fitted.state.updates:
         needed = ""
         if fitted.state.scale is None:
-            needed = f": the first one needs {WARM_UP_GROUPS} groups, counted in every epoch"
+            needed = f": the first one needs {WARM_UP_GROUPS} groups to learn from"
         found.append(f"no update was made, so the weights are the initial weights{needed}")
     losses = [epoch.mean_loss for epoch in fitted.history if epoch.mean_loss is not None]
     if losses and losses[-1] > losses[0]:
@@ -158,7 +158,7 @@ def _compared(fitted: Fitted, source: RangeSource, path: Path) -> int:
     decisive = found.get("validation") or found["learned from"]
     interval = decisive.interval if decisive else None
     if interval is None:
-        warn("too few queries for an interval: the difference is no evidence.")
+        warn("too few queries for an interval: there is no evidence that the weights are better.")
     elif interval.high < 0:
         worse = f"the weights in {path} are worse than the served order ({order})"
         where = "" if fitted.validation else ", even on the groups that they were learned from"

@@ -1,7 +1,6 @@
 """Single requests to brokers that cannot be reached: the reason, and the time to find it."""
 
 import asyncio
-import time
 from contextlib import asynccontextmanager
 
 import pytest
@@ -57,12 +56,20 @@ async def test_a_broker_that_hangs_up_is_tried_once_and_probed():
         assert len(accepted) == 1 + connection.CLOSED_ATTEMPTS
 
 
+async def test_a_broker_that_answers_the_probe_is_tried_again(monkeypatch):
+    async def answered(_):
+        pass
+
+    monkeypatch.setattr(clients, "probe", answered)
+    async with broker(hang_up) as (port, accepted):
+        await reason_at(port)
+        assert len(accepted) == 2
+
+
 async def test_a_silent_broker_is_probed_while_the_request_waits(monkeypatch):
     monkeypatch.setattr(clients, "SILENCE_MS", 50)
     monkeypatch.setattr(connection, "CONNECT_TIMEOUT_MS", 100)
     async with broker(silence) as (port, accepted):
-        began = time.monotonic()
         reason = await reason_at(port)
         assert "did not answer in time (connecting to 127.0.0.1:" in reason
         assert len(accepted) == 2
-        assert time.monotonic() - began < clients.ANSWER_TIMEOUT_MS / 1000

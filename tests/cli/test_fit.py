@@ -294,7 +294,7 @@ def test_fewer_than_fifty_groups_are_not_enough_for_a_scale(fit):
     groups = [[((1.0,), 1.0), ((2.0,), 0.0)]] * 49
     *_, err, record = fit(flat(groups), "--set=scale=within_query", "--epochs=1")
     assert (record["updates"], record["scale"]) == (0, None)
-    assert "the first one needs 50 groups, counted in every epoch" in err
+    assert "the first one needs 50 groups to learn from" in err
     record = fit(flat(groups), "--set=scale=within_query", "--epochs=2")[3]
     assert record["updates"] == 2 * 49 - 49
 

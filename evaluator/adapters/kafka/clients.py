@@ -292,7 +292,7 @@ async def requests(connection: Connection) -> AsyncIterator[Requests]:
 
 
 async def _bootstrap(client: BrokerClient, connection: Connection) -> None:
-    """Reads the first metadata. Its error in aiokafka has no reason, which a probe finds."""
+    """Reads the first metadata. The error of aiokafka has no reason, so a probe finds it."""
     try:
         await complete(connection, "connecting", client.bootstrap())
     except SourceUnavailable as failure:

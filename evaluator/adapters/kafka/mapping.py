@@ -4,8 +4,7 @@ from collections.abc import Mapping
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from evaluator.adapters.kafka.aiokafka_internals import client_of
-from evaluator.adapters.kafka.clients import Requests, complete, existing_counts, unequal_counts
+from evaluator.adapters.kafka.clients import complete, existing_counts, unequal_counts
 from evaluator.adapters.kafka.connection import Connection
 from evaluator.adapters.kafka.membership import GroupSettings
 from evaluator.adapters.kafka.partitioners import of_murmur2
@@ -58,7 +57,7 @@ class KafkaForeignSource(KafkaSource):
             ]
         )
         ends = await self.offsets(AIOKafkaConsumer.end_offsets, list(every))
-        asking = Requests(client_of(consumer), self._connection.security())
+        asking = self._requests(consumer)
         committed = asking.committed(self._group.group_id, list(every))
         commits = await complete(self._connection, "reading the offsets of the group", committed)
         return {it: Progress(commits.get(each), int(ends[each])) for each, it in every.items()}

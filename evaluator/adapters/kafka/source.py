@@ -167,7 +167,7 @@ class KafkaSource(PartitionReader):
         While a group assigns, as often at `start`, the brokers return no subscriptions.
         """
         group = self._group.group_id
-        asking = Requests(client_of(consumer), self._connection.security())
+        asking = self._requests(consumer)
         doing = f"reading the members of group {group}"
         members = await complete(self._connection, doing, asking.members(group))
         require_alike(self._group, members)
