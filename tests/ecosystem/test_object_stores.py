@@ -4,11 +4,13 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import urllib.request
 from base64 import b64encode
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 from urllib.parse import quote
 
 import pytest
@@ -31,25 +33,38 @@ def google_storage(bucket, objects):
     They do not ask the machine they run on for credentials, nor Google's own servers whether the
     bucket has hierarchical folders.
     """
-    from gcp_storage_emulator.server import create_server
+    from gcp_storage_emulator import server as emulator
 
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
-    server = create_server("127.0.0.1", port, in_memory=True, default_bucket=bucket)
+    server = emulator.create_server("127.0.0.1", port, in_memory=True, default_bucket=bucket)
     server.start()
+    read = emulator._read_raw_data
     try:
-        for name, text in objects.items():
-            upload = f"{url}/upload/storage/v1/b/{bucket}/o?uploadType=media&name={quote(name, '')}"
-            with urllib.request.urlopen(urllib.request.Request(upload, text), timeout=60):
-                pass
-        yield {
-            **os.environ,
-            "STORAGE_EMULATOR_HOST": url,
-            "NO_GCE_CHECK": "true",
-            "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
-        }
+        with patch.object(emulator, "_read_raw_data", lambda of: ended_by_crlf(read(of))):
+            for name, text in objects.items():
+                upload = f"{url}/upload/storage/v1/b/{bucket}/o"
+                upload += f"?uploadType=media&name={quote(name, '')}"
+                with urllib.request.urlopen(urllib.request.Request(upload, text), timeout=60):
+                    pass
+            yield {
+                **os.environ,
+                "STORAGE_EMULATOR_HOST": url,
+                "NO_GCE_CHECK": "true",
+                "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
+            }
     finally:
         server.stop()
+
+
+def ended_by_crlf(body):
+    """The multipart body of an upload by gcsfs, with CR LF before the last boundary.
+
+    gcsfs writes LF there, and the emulator then takes a CR at the end of a file for a part of the
+    line break: one in 256 binary files loses its last byte.
+    """
+    last = b"\n--==0==--"
+    return body.removesuffix(last) + b"\r" + last if body and body.endswith(last) else body
 
 
 def azurite():
@@ -125,6 +140,26 @@ def test_an_archive_in_an_object_store_is_read(store, tmp_path):
     root = write_expected(tmp_path / "archived")
     with server("archive", dict(objects_of(root / "logs", repeated=1))) as environment:
         reads_a_store(root, tmp_path, scheme, environment)
+
+
+def test_the_emulator_keeps_every_last_byte():
+    """Its own parser does not; snapshots with such files were incomplete."""
+    content = [b"a" + bytes([each]) for each in range(256)] + [b"\r\n", b"\n\r"]
+    script = (
+        "import ast, fsspec, sys\n"
+        "files = fsspec.filesystem('gs')\n"
+        "for each in ast.literal_eval(sys.stdin.read()):\n"
+        "    files.pipe_file('last-bytes/object', each)\n"
+        "    assert files.cat_file('last-bytes/object') == each, each\n"
+    )
+    with google_storage("last-bytes", {}) as environment:
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env=environment,
+            input=repr(content),
+            text=True,
+            check=True,
+        )
 
 
 def test_an_object_store_keeps_snapshots(store, tmp_path):

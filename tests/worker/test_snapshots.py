@@ -903,7 +903,7 @@ async def work_on_a_store(path: Path, url: str) -> None:
             )
     events, counts, again, restored = await back_without_disk(rig, snapshot_url=url)
     fetched = events["snapshot_fetched"]
-    assert sum(fetched["positions"].values()) == progress
+    assert sum(fetched["positions"].values()) == progress, events.get("snapshot_failed")
     assert counts["snapshot_bytes", "fetched"] == fetched["bytes"] > 0
     assert (again, restored) == (0, []), "no record before the snapshot is read again"
 
