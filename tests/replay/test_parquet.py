@@ -82,6 +82,7 @@ def test_verify_checks_the_tables(root, tmp_path, capsys, name):
     assert f"{name}: cannot be read" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_processes_and_a_merge_write_the_same_tables(root, tmp_path):
     expected = contents(root / "all")
     assert replay(root / "logs", tmp_path / "two", "--format=parquet", "--processes=2") == 0

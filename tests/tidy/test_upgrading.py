@@ -16,6 +16,8 @@ from evaluator.config.measures import measure_set
 from evaluator.config.settings import SPECS
 from tests.tidy.tree import ROOT, modules, name_of, parsed, table_below
 
+pytestmark = pytest.mark.xdist_group("modules")  # parsed once
+
 PAGE = (ROOT / "docs" / "upgrading.md").read_text("utf-8")
 BEFORE = Settings(learning="propose", segments=("s",), source_weights=(("click", 1.0),))
 OTHERS = {
