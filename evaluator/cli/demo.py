@@ -27,6 +27,8 @@ from evaluator.demo import DemoWorld, Learning, RunningWorker, run_demo
 from evaluator.wire.records import Output, OutputRecord
 
 DEMO_PARTITIONS: Final = 2
+_SHOWN: Final = "?model=tool-ranker&variant=canary"
+"""The chart that the page begins with: the one with the planted fault."""
 
 
 def demo(options: argparse.Namespace, settings: Settings) -> int:
@@ -45,7 +47,8 @@ async def _demo(settings: Settings, *, seed: int, keep: bool) -> int:
     stopped = asyncio.Event()
     stop_on_signals(stopped.set)
     scheme = "http" if settings.http_tls_certfile is None else "https"
-    page = f"{scheme}://{settings.http_host}:{server.port}/"
+    root = f"{scheme}://{settings.http_host}:{server.port}/"
+    page = root + _SHOWN
     print(f"The page of the worker: {page}", file=sys.stderr)
     running = asyncio.create_task(worker.run())
     learning = asyncio.create_task(leader.run())
@@ -61,9 +64,9 @@ async def _demo(settings: Settings, *, seed: int, keep: bool) -> int:
             ),
             places=[
                 ("live page", page),
-                ("metrics", f"{page}metrics"),
-                ("totals", f"{page}totals"),
-                ("live weights", f"{page}weights?model=tool-ranker"),
+                ("metrics", f"{root}metrics"),
+                ("totals", f"{root}totals"),
+                ("live weights", f"{root}weights?model=tool-ranker"),
                 ("a run against a real Kafka", "README.md, Against your Kafka"),
             ],
             learning=Learning(

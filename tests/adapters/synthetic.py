@@ -223,6 +223,7 @@ class FixedViews:
     live: Mapping[str, bytes] = field(default_factory=dict)
     learned: LeaderView | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
+    source: str | None = None
     segments: tuple[str, ...] = ()
     room: Resources = Resources()  # noqa: RUF009  # it is immutable
 
@@ -265,6 +266,7 @@ class FixedViews:
             settings=settings,
             max_future_skew_ms=300_000,
             leader=self.leader(),
+            identity={"source": self.source},
         )
 
     def totals(self) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 from importlib import resources
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import aiohttp
 import pytest
@@ -497,6 +497,7 @@ def test_the_worst_queries_of_the_selected_series_are_shown_with_their_command(
     worst = {(*pair, "mrr"): [one], (*pair, "top1"): [other], (*PAIRS[0], "mrr"): [other]}
     views = FixedViews(
         replace(settled_world(), worst=worst),
+        source="kafka://broker:9092",
         learned=alarmed(model=pair[0], variant=pair[1], measure="mrr"),
         settings={
             "alarm_measures": ["top1"],
@@ -510,13 +511,28 @@ def test_the_worst_queries_of_the_selected_series_are_shown_with_their_command(
     assert "Lowest mrr of graph-ranker · canary (served)" in page.by_id("worst-note").text()
     (row,) = page.by_id("worst").all("tbody")[0].all("tr")
     # from a minute before it, as judgments may be early by that
-    command = "evaluator inspect --source kafka://HOST:PORT --from 2025-11-21T01:59:00Z"
+    command = "evaluator inspect --source kafka://broker:9092 --from 2025-11-21T01:59:00Z"
     command += r" --mapping 'my mapping.toml' --set topic_prefix=eu- -- 'it'\''s 1' plan/3"
     assert [cell.text() for cell in row.all("td")] == [
         "0.2500",
         "2025-11-21 02:00:00",
         command,
     ]
+
+
+@pytest.mark.browser
+def test_the_address_selects_the_model_and_no_command_is_shown_without_brokers(
+    tmp_path: Path,
+) -> None:
+    model, variant = PAIRS[0]
+    worst = {(model, variant, "mrr"): [WorstQuery(0, NOW_MS, "t-2", "plan/3")]}
+    query = urlencode({"model": model, "variant": variant, "measure": "mrr"})
+    page = visit(FixedViews(replace(settled_world(), worst=worst)), tmp_path, at=f"/?{query}").page
+    note = page.by_id("worst-note").text()
+    assert note == f"Lowest mrr of {model} · {variant} (served) within an hour."
+    (row,) = page.by_id("worst").all("tbody")[0].all("tr")
+    assert row.all("td")[2].text() == "t-2 plan/3"
+    assert page.by_id("worst-query").text() == "Query"
 
 
 @pytest.mark.browser

@@ -342,15 +342,16 @@ function showWorst() {
   byId("worst-section").hidden = state.worst.length === 0;
   if (!state.worst.length || table.matches(":hover, :focus-within")) return;
   const chosen = chosenLines();
-  setText(byId("worst-note"), `Lowest ${chosen.measure} of ${pairName(chosen)} (served) within an hour. The command shows ranking, judgments and values.`);
   const { source, settings } = state.status;
+  setText(byId("worst-note"), `Lowest ${chosen.measure} of ${pairName(chosen)} (served) within an hour.${source ? " The command shows ranking, judgments and values." : ""}`);
+  setText(byId("worst-query"), source ? "Command" : "Query");
   const create = (row) => make("tr", {}, [
     make("td", { className: "n" }), make("td", { className: "n", text: moment(row.event_time_ms) }),
-    make("td", {}, [make("code", { text: [
-      "evaluator inspect --source", source ?? "kafka://HOST:PORT", "--from", momentBefore(row.event_time_ms, settings.early_ms),
+    make("td", {}, [make("code", { text: (source ? [
+      "evaluator inspect --source", source, "--from", momentBefore(row.event_time_ms, settings.early_ms),
       ...(settings.mapping ? [`--mapping ${quoted(settings.mapping)}`] : []),
       ...TOPICS.filter((name) => settings[name] && `${settings[name]}_topic` !== name).map((name) => `--set ${name}=${quoted(settings[name])}`),
-      "--", quoted(row.trace_id), quoted(row.node_id)].join(" ") })])]);
+      "--", quoted(row.trace_id), quoted(row.node_id)] : [row.trace_id, row.node_id]).join(" ") })])]);
   const rows = state.worst.map((row) => ({ ...row, key: key(row.trace_id, row.node_id, row.event_time_ms) }));
   reconcile(table.tBodies[0], rows, create, (node, row) => setText(node.cells[0], measured(row.value)));
 }
@@ -701,6 +702,7 @@ async function poll() {
 
 async function run() {
   const theme = asked.get("theme");
+  if (asked.has("model")) asked.set("model", key(asked.get("model"), asked.get("variant") ?? ""));
   if (Object.hasOwn(WINDOWS, asked.get("window") ?? "")) byId("chart-window").value = asked.get("window");
   if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
   byId("filters").addEventListener("change", () => { state.shown = CARDS_STEP; showAll(); });
