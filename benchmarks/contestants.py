@@ -7,7 +7,7 @@ interpreter nor joining the group counts, for any of them.
 import argparse
 import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from benchmarks.meter import Meter
 from benchmarks.naive import NaiveEvaluator
 from evaluator.adapters.kafka import source as kafka_source
 from evaluator.adapters.kafka.clients import CONSUMER_SETTINGS
+from evaluator.ports import Committed, Partition
 
 MAX_RECORDS = 10_000
 
@@ -125,16 +126,17 @@ def _watched(meter: Meter) -> Iterator[None]:
     """Reports the first poll of an assigned partition, and every commit, to *meter*."""
     source = kafka_source.KafkaSource
     poll, commit = source.poll, source.commit
+    offsets: dict[Partition, int] = {}
 
     async def watched_poll(self: Any, partitions: Any, **kwargs: Any) -> Any:
         if partitions:
             meter.begin()
-        batches = await poll(self, partitions, **kwargs)
-        meter.read(sum(map(len, batches)))
-        return batches
+        return await poll(self, partitions, **kwargs)
 
-    async def watched_commit(self: Any, *args: Any, **kwargs: Any) -> bool:
-        done = await commit(self, *args, **kwargs)
+    async def watched_commit(self: Any, commits: Mapping[Partition, Committed]) -> bool:
+        done = await commit(self, commits)
+        offsets.update((each, committed.offset) for each, committed in commits.items())
+        meter.done(sum(offsets.values()))
         meter.end()
         return done
 

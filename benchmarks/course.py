@@ -8,6 +8,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import shlex
 import statistics
 import subprocess
 import sys
@@ -199,13 +200,15 @@ def course() -> Iterator[Course]:
 
 
 def _per_pair(reports: list[Report], n_pairs: int) -> Report:
+    """Figures of all processes together; of several, none may read half by itself."""
     cpu = sum(one["cpu_seconds"] for one in reports)
     second = sum(one["second_half_cpu_seconds"] for one in reports)
+    n_second = sum(one["second_half_records"] for one in reports) / 2
     return {
         **reports[0],
         "pairs_per_second": n_pairs / max(one["wall_seconds"] for one in reports),
         "cpu_us": cpu / n_pairs * 1e6,
-        "second_half_cpu_us": second / (n_pairs / 2) * 1e6,
+        "second_half_cpu_us": (second / n_second if n_second else cpu / n_pairs) * 1e6,
         "max_rss_mb": sum(one["max_rss_mb"] for one in reports),
         "stages_us": {
             stage: seconds / n_pairs * 1e6 for stage, seconds in reports[0]["stages"].items()
@@ -216,6 +219,14 @@ def _per_pair(reports: list[Report], n_pairs: int) -> Report:
 def pinned(core: int) -> list[str]:
     """The words before a command that keep it on a core; none on a machine without that core."""
     return ["taskset", "-c", str(core)] if (os.cpu_count() or 1) > max(core, 1) else []
+
+
+def interpreter_seconds() -> float:
+    """A measure of the speed of this host: ten million turns of an empty loop."""
+    began = time.process_time()
+    for _ in range(10_000_000):
+        pass
+    return time.process_time() - began
 
 
 def environment() -> dict[str, str]:
@@ -231,6 +242,10 @@ def environment() -> dict[str, str]:
         "python": platform.python_version(),
         "broker": f"Apache Kafka {KAFKA_VERSION}",
         **versions,
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "load average": f"{os.getloadavg()[0]:.1f}",
+        "ten million turns of a loop": f"{interpreter_seconds():.2f} s",
+        "command": shlex.join(["python", *sys.orig_argv[1:]]),
     }
 
 

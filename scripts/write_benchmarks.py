@@ -1,6 +1,7 @@
-"""Writes docs/benchmarks-*.svg from the figures of benchmarks/results."""
+"""Writes the tables of docs/benchmarks.md, and docs/benchmarks-*.svg, from benchmarks/results."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -11,15 +12,19 @@ RESULTS: Final = ROOT / "benchmarks" / "results"
 WIDTH, LEFT, BAR, GAP = 760, 250, 20, 8
 SCALE: Final = 380
 """Width of the longest bar."""
+WITHOUT_ALARMS: Final = "evaluator without alarms"
+PAGE: Final = ROOT / "docs" / "benchmarks.md"
 NAMES: Final = {
-    "getmany": "bare getmany",
+    "getmany": "bare `getmany`",
     "evaluator": "evaluator",
-    "evaluator without alarms": "evaluator, alarms=off",
+    WITHOUT_ALARMS: "evaluator, `alarms=off`",
     "streams": "Kafka Streams",
+    "quix": "Quix Streams",
+    "naive": "naive evaluator",
 }
+COLOURS: Final = {"evaluator": "green", WITHOUT_ALARMS: "green"}
 
-
-COLOURS: Final = {"evaluator": "green", "evaluator without alarms": "green"}
+Figures = dict[str, Any]
 
 
 class Bar(NamedTuple):
@@ -35,24 +40,28 @@ Chart = dict[str, list[Bar]]
 """Groups of bars, each under a heading and with a scale of its own."""
 
 
-def pairs_chart(figures: dict[str, Any]) -> Chart:
+def runs_of(figures: Figures) -> list[tuple[str, Figures]]:
+    """The loads of a run, by name."""
+    return [(name, run) for name, run in figures.items() if name != "environment"]
+
+
+def pairs_chart(figures: Figures) -> Chart:
     """CPU time per pair of every program, for each kind of traffic."""
     return {
         heading: [
             Bar(
-                NAMES[name],
+                NAMES[name].replace("`", ""),
                 us := one["second_half_cpu_us"],
                 f"{us:.1f} us",
                 COLOURS.get(name, "grey"),
             )
             for name, one in run["medians"].items()
         ]
-        for heading, run in figures.items()
-        if heading != "environment"
+        for heading, run in runs_of(figures)
     }
 
 
-def growth_chart(figures: dict[str, Any]) -> Chart:
+def growth_chart(figures: Figures) -> Chart:
     """CPU time per pair for each variation of the traffic."""
     chart: Chart = {}
     for axis, value, cost, _ in figures["growth"]:
@@ -60,10 +69,53 @@ def growth_chart(figures: dict[str, Any]) -> Chart:
     return chart
 
 
+def pairs_table(figures: Figures) -> list[list[str]]:
+    """What a pair costs in every program."""
+    rows = [["traffic", "", "pairs/s", "CPU us per pair", "second half", "max RSS"]]
+    for heading, run in runs_of(figures):
+        for name, one in run["medians"].items():
+            costs = [f"{one[key]:.1f}" for key in ("cpu_us", "second_half_cpu_us")]
+            speed, rss = f"{one['pairs_per_second']:,.0f}", f"{one['max_rss_mb']:,.0f} MB"
+            rows.append([heading, NAMES[name], speed, *costs, rss])
+    return rows
+
+
+def ratios_table(figures: Figures) -> list[list[str]]:
+    """The targets, and the ratios of second halves that they are compared with."""
+    others = {"getmany": "of bare `getmany`; at most 4", "streams": "Kafka Streams; at least 1.4"}
+    rows = [["traffic", *(f"{each}, {NAMES[o]}" for o in COLOURS for each in others.values())]]
+    for heading, run in runs_of(figures):
+        if "ratios" in run:
+            row = [ratio(run["ratios"].get(f"{o}, {n}"), n) for o in COLOURS for n in others]
+            rows.append([heading, *row])
+    return rows
+
+
+def ratio(found: dict[str, float] | None, of: str) -> str:
+    """The median and the range over the rounds; the other program relative to us for `streams`."""
+    if found is None:
+        return ""
+    middle, low, high = (found[name] for name in ("median", "least", "most"))
+    if of == "streams":
+        middle, low, high = 1 / middle, 1 / high, 1 / low
+    return f"{middle:.2f} ({low:.2f} to {high:.2f})"
+
+
+def growth_table(figures: Figures) -> list[list[str]]:
+    """What a pair costs for each variation of the traffic."""
+    return [["", "", "CPU us per pair", "of bare `getmany`"], *figures["growth"]]
+
+
 CHARTS: Final = {
     "pairs.json": ("benchmarks-pairs.svg", pairs_chart),
     "growth.json": ("benchmarks-growth.svg", growth_chart),
 }
+TABLES: Final = {
+    "pairs": ("pairs.json", pairs_table),
+    "ratios": ("pairs.json", ratios_table),
+    "growth": ("growth.json", growth_table),
+}
+"""Those between the comments `<!-- table NAME -->` and `<!-- end -->` of the page."""
 
 
 def picture(chart: Chart) -> str:
@@ -91,14 +143,35 @@ def picture(chart: Chart) -> str:
     )
 
 
-def pictures() -> dict[Path, str]:
-    """Every picture by its path, drawn from the figures in the repository."""
-    return {
-        ROOT / "docs" / place: picture(chart(json.loads((RESULTS / source).read_text("utf-8"))))
+def figures_of(source: str) -> Figures:
+    """The figures of a run in the repository."""
+    found: Figures = json.loads((RESULTS / source).read_text("utf-8"))
+    return found
+
+
+def page() -> str:
+    """The page with the tables of the figures in the repository."""
+
+    def table(match: re.Match[str]) -> str:
+        source, rows_of = TABLES[match[1]]
+        header, *rows = rows_of(figures_of(source))
+        lines = [header, ["---"] * len(header), *rows]
+        content = "\n".join("| " + " | ".join(each) + " |" for each in lines)
+        return f"<!-- table {match[1]} -->\n{content}\n<!-- end -->"
+
+    marked = r"<!-- table (\w+) -->\n.*?<!-- end -->"
+    return re.sub(marked, table, PAGE.read_text("utf-8"), flags=re.DOTALL)
+
+
+def generated() -> dict[Path, str]:
+    """The page and every picture by their paths, from the figures in the repository."""
+    drawn = {
+        ROOT / "docs" / place: picture(chart(figures_of(source)))
         for source, (place, chart) in CHARTS.items()
     }
+    return {PAGE: page(), **drawn}
 
 
 if __name__ == "__main__":
-    for target, content in pictures().items():
+    for target, content in generated().items():
         target.write_text(content, "utf-8")

@@ -13,7 +13,7 @@ HERE: Final = Path(__file__).parent / "streams"
 FLAGS: Final = ("-XX:+UseSerialGC", "-Xms1g", "-Xmx1g", "-XX:+AlwaysPreTouch")
 """For one core, a serial collector costs the least; the heap is touched before the first record."""
 COMPRESSION: Final = "lz4"
-"""Of results and changelog: the least CPU of none, lz4, zstd and snappy (docs/benchmarks.md)."""
+"""Of results and changelog: took the least CPU time of none, lz4, zstd and snappy."""
 
 
 def classes() -> Path:

@@ -8,7 +8,7 @@ import pytest
 
 import evaluator
 from evaluator.config.settings import SPECS
-from scripts.write_benchmark_pictures import pictures
+from scripts.write_benchmarks import generated
 from scripts.write_settings_page import PAGE, settings_page
 from scripts.write_timeline import PICTURE, timeline
 from tests.tidy.tree import ROOT, modules, name_of, pages, parsed, table_below
@@ -29,8 +29,8 @@ def test_the_timeline_is_up_to_date():
     assert PICTURE.read_text("utf-8") == timeline(), "run: make generate"
 
 
-def test_the_pictures_of_benchmarks_are_up_to_date():
-    for path, content in pictures().items():
+def test_tables_and_pictures_of_benchmarks_are_up_to_date():
+    for path, content in generated().items():
         assert path.read_text("utf-8") == content, "run: make generate"
 
 

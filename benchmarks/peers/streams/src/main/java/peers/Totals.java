@@ -88,6 +88,7 @@ final class Totals {
       out.writeNumberField("wall_seconds", (closed.wall - began.wall) / 1e9);
       out.writeNumberField("cpu_seconds", (closed.cpu - began.cpu) / 1e9);
       out.writeNumberField("second_half_cpu_seconds", (ended.cpu - halfway.cpu) / 1e9);
+      out.writeNumberField("second_half_records", nRecords - nRecords / 2);
       out.writeNumberField("max_rss_mb", peakMb());
       out.writeObjectFieldStart("stages");
       out.writeEndObject();
