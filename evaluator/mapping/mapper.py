@@ -1,7 +1,7 @@
 """The loop of `evaluator map`: foreign records to canonical topics, at least once.
 
-Records wait in a backlog for each partition. Those whose timestamps lead the partition that is
-furthest behind, also one of another member, by more than `max_lead_ms` are not written yet. A
+Records wait in a backlog for each partition. A record whose timestamp is more than `max_lead_ms`
+ahead of the earliest clock of all partitions, also those of other members, is not written yet. A
 partition at its end delays no other, if its end was requested after these records were read.
 """
 

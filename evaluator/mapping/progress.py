@@ -46,7 +46,7 @@ def note_of(committed: Committed | None) -> Note:
 
 
 def behind_ms(progress: Mapping[Partition, Progress], *, count_all: bool) -> float:
-    """The clock of the partition that is furthest behind, unless at its end or *count_all*."""
+    """The earliest clock of the partitions that are not at their end; of all with *count_all*."""
     clocks = [
         note_of(each.committed).clock_ms
         for each in progress.values()
