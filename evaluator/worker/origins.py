@@ -175,10 +175,13 @@ class Origins:
             reason = f"topic {name} was recreated: its id is {now}, not {topic_id}"
             return Mismatch(reason, lost_end=False)
         if position > end:
-            reason = f"its position in {name} is {position}, behind the end {end}"
+            reason = f"its position in {name} is {position}, beyond the end {end}"
             return Mismatch(reason, lost_end=last is not None)
         if last is not None and last.offset >= position:
-            reason = f"record {last.offset} of {name} is behind its position"
+            reason = (
+                f"the last record read, at offset {last.offset} of {name}, is not before the "
+                f"position {position}"
+            )
             return Mismatch(reason, lost_end=False)
         return None
 

@@ -56,7 +56,9 @@ class StoredJudgments:
                 row = int(rows[index])
                 found[index][:0], rows[index] = read[row].of(queries[index])
                 if rows[index] >= row:
-                    raise StateDamaged(f"row {row} of judgments is not behind the one before it")
+                    raise StateDamaged(
+                        f"row {row} of judgments does not come after the row before it"
+                    )
         return found
 
     def write(self, batch: StateBatch, changes: Changes) -> None:

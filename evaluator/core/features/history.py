@@ -125,5 +125,5 @@ def shortened(history: History, max_bytes: int) -> History:
 
 
 def _n_bytes(*row: str | int) -> int:
-    """The size of a row and the comma behind it."""
+    """The size of a row and the comma after it."""
     return len(json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode()) + 1

@@ -117,8 +117,8 @@ class _Table(NamedTuple):
 class Tables(NamedTuple):
     """Queries prepared to be measured.
 
-    `counts` are their numbers of candidates; `parts` successive tables, with the positions of the
-    first query and behind the last one.
+    `counts` are their numbers of candidates; `parts` are successive tables, each with the position
+    of its first query and the position after its last one.
     """
 
     counts: IntArray
