@@ -239,8 +239,8 @@ class Sink(Protocol):
 class Leadership(Protocol):
     """The topics of the leader, and its election.
 
-    Every candidate may follow `weights`; the leader alone reads `settled` and publishes. Every
-    method raises SourceUnavailable, and SourceUnusable if the topics cannot be used.
+    Every eligible process may follow `weights`; the leader alone reads `settled` and publishes.
+    Every method raises SourceUnavailable, and SourceUnusable if the topics cannot be used.
     """
 
     async def start(self) -> int:

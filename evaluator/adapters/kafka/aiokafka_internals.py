@@ -1,7 +1,8 @@
 """Everything that depends on internals of aiokafka: private attributes, patches, custom requests.
 
-pyproject.toml bounds the version of aiokafka. Each part links the source that it depends on, and
-tests/adapters/test_aiokafka_internals.py fails if the installed version lacks it.
+The modules `aiokafka_batches`, `aiokafka_fetches`, `aiokafka_frames` and `aiokafka_requests` belong
+to it. pyproject.toml bounds the version of aiokafka. Each part links the source that it depends on,
+and tests/adapters/test_aiokafka_internals.py fails if the installed version lacks it.
 """
 
 import asyncio

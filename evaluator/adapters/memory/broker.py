@@ -47,7 +47,7 @@ class PartitionLog(Struct):
 
 
 class LeaderTopics(Struct):
-    """The topics of the leader, the election candidates in order, and the last leader epoch."""
+    """The topics of the leader, the eligible processes in order, and the last leader epoch."""
 
     written: dict[LeaderOutput, list[OutputRecord]] = field(
         default_factory=lambda: {output: [] for output in LEADER_OUTPUTS}

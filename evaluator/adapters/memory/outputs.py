@@ -89,7 +89,7 @@ class MemorySink:
 
 
 class MemoryLeadership:
-    """Implements `evaluator.ports.Leadership`; the oldest candidate is elected."""
+    """Implements `evaluator.ports.Leadership`; the oldest eligible process is elected."""
 
     def __init__(self, broker: MemoryBroker) -> None:
         self._broker = broker
