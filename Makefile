@@ -89,10 +89,10 @@ lint: $(VENV)/.dev ## check format, lint, types and import contracts
 check: export PYTHONDONTWRITEBYTECODE =
 check: $(VENV)/.dev ## lint, and run every test that needs no broker and no browser; under a minute
 	$(LINT_TEXT)
-	@said=$$(mktemp); { $(LINT_TYPES); } >"$$said" 2>&1 & types=$$!; \
-	trap 'kill $$types 2>/dev/null || true; rm -f "$$said"' EXIT; failed=0; \
+	@output=$$(mktemp); { $(LINT_TYPES); } >"$$output" 2>&1 & types=$$!; \
+	trap 'kill $$types 2>/dev/null || true; rm -f "$$output"' EXIT; failed=0; \
 	$(BIN)/python -m pytest -n 3 --dist loadgroup -q -m "$(QUICK)" || failed=1; \
-	wait $$types || failed=1; cat "$$said"; exit $$failed
+	wait $$types || failed=1; cat "$$output"; exit $$failed
 
 .PHONY: system
 system: ## install the Debian packages that the tests need (as root)

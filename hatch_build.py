@@ -51,7 +51,7 @@ def platform_of(library: Path) -> str:
 
 
 def compiled(source: Path, library: Path) -> bool:
-    """Whether *library* could be made; says why not."""
+    """Whether *library* could be built; prints the reason if not."""
     compiler = shlex.split(os.environ.get("CC", "cc"))
     if shutil.which(compiler[0]) is None:
         return _left_out(f"no C compiler ({compiler[0]}) was found")
