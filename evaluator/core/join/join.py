@@ -242,9 +242,12 @@ class Join:
         if not self._rules.over_limit(n_applied, n_graded):
             return None
         if n_applied >= self._rules.max_judgments:
-            return f"{self._rules.max_judgments} judgments of this query count"
+            most = self._rules.max_judgments
+            return f"{most} judgments, the limit, are already applied to this query"
         most = self._rules.max_candidates
-        return f"with it {n_graded} candidates of this query were graded; at most {most}"
+        return (
+            f"it would raise the graded candidates of this query to {n_graded}; the limit is {most}"
+        )
 
     def _reject(self, judgment: PendingJudgment, outcome: str, detail: str) -> None:
         self._outcomes[outcome] += 1

@@ -221,7 +221,8 @@ def _conflict(rankings: RankingColumns, record: int) -> DeadLetter:
         "rankings",
         int(rankings.offsets[record]),
         "conflicting",
-        "another ranking of this trace_id and node_id came before; it counts",
+        "an earlier ranking has this trace_id and node_id and is kept; "
+        "give each query its own node_id",
         rankings.keys[record],
         rankings.values[record] or b"",
     )
