@@ -55,12 +55,14 @@ CHALLENGE = 'Basic realm="evaluator", charset="UTF-8"'
 MOST_NAMED: Final = 16
 """Models that an error names."""
 _LEARNING_OFF: Final = (
-    "No weights are learned here. Set learning to propose or auto, and send rankings with features."
+    "This process does not learn weights. Set learning to propose or auto, and send rankings with "
+    "features."
 )
 _NO_WEIGHTS_YET: Final = (
-    "No weights are live yet. With learning = auto they are once a challenger is promoted; with "
-    "propose no challenger is promoted: initial_weights are live from the first judged query on. "
-    "/status has the progress of learning."
+    "No weights are live yet. initial_weights, if set, become live with the first settled query "
+    "that has features. Learned weights become live when a challenger is promoted, with learning = "
+    "auto; with propose, only by `evaluator weights roll-back`. /status has the progress of "
+    "learning."
 )
 _ETAG: Final = re.compile(r'(?:W/)?"([^"]*)"')
 PROBES = ("/livez", "/readyz")
