@@ -15,7 +15,7 @@ class Question(Struct, frozen=True, kw_only=True):
     A difference fails if its interval begins below *fail_below*, or if it has no interval; that of
     a level of the segment *by* fails if its whole interval is below. With *cells* pairs are also
     counted by their values, for a plot, the means of single rankers are computed, and one
-    ranker alone is no error.
+    ranker alone is not an error.
     """
 
     baseline: str = "served"

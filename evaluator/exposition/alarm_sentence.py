@@ -14,7 +14,7 @@ from evaluator.tables import printable, utc_time
 MAX_CARRIERS: Final = 3
 """Carriers of a drop that are named; the others are in the rest."""
 _LEAST_REST: Final = 0.005
-"""A smaller share of the queries is no rest."""
+"""A smaller share of the queries is not named as the rest."""
 _ALERTS: Final = {
     "own": "EvaluatorQualityAlarm",
     "pair": "EvaluatorPairAlarm",

@@ -69,7 +69,8 @@ def _mapping(
             return _by_query(_frame_rows(given, name, number_columns), better)
         except TypeError:
             raise InvalidInputError(
-                f"the frame of the {name} has a number that is none. Leave out rows without one."
+                f"the frame of the {name} has a value that is not a number. Leave out rows without "
+                "one."
             ) from None
     raise InvalidInputError(f"{name} is of type {type(given).__name__}; give {_FORMS}.")
 

@@ -41,7 +41,7 @@ def compiled(answer: Answer, mapping: LogMapping) -> Callable[[bytes], Any]:
         except EOFError:
             return Malformed("decode", "the record ends too early")
         except Exception:  # noqa: BLE001  # any error of the library is that of the record
-            return Malformed("decode", "the bytes are no record of it")
+            return Malformed("decode", "the bytes are not a record of it")
         if n_left := len(payload) - stream.tell():
             return Malformed("decode", f"{n_left} bytes follow the record")
         return found
@@ -65,7 +65,7 @@ def schema_of(answer: Answer) -> tuple[Any, dict[str, Any]]:
     except SchemaUnusable:
         raise
     except Exception as error:  # any error of the library is that of the schema
-        raise SchemaUnusable("is no schema of Avro") from error
+        raise SchemaUnusable("is not a schema of Avro") from error
     _Bounds(names).require(parsed)
     return parsed, names
 
@@ -118,11 +118,11 @@ def _cleaned(schema: Any) -> Any:
         return schema
     kept = {name: schema[name] for name in _KEPT if name in schema}
     if not isinstance(kept.get("name", ""), str):
-        raise SchemaUnusable("has a name that is no text")
+        raise SchemaUnusable("has a name that is not a text")
     if "size" in kept and (
         type(kept["size"]) is not int or not 0 <= kept["size"] <= MAX_RECORD_BYTES
     ):
-        raise SchemaUnusable(f"a fixed has a size that is none of 0 to {MAX_RECORD_BYTES}")
+        raise SchemaUnusable(f"a fixed has a size that is not from 0 to {MAX_RECORD_BYTES}")
     kept |= {name: _cleaned(schema[name]) for name in _INNER if name in schema}
     if isinstance(schema.get("fields"), list):
         kept["fields"] = [_cleaned(each) for each in schema["fields"]]

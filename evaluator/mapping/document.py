@@ -130,7 +130,7 @@ class _Reader:
         )
 
     def require_known(self, table: Any, known: Sequence[str], at: tuple[str, ...]) -> None:
-        """Refuses a value that is no table, and unknown members."""
+        """Refuses a value that is not a table, and unknown members."""
         if not isinstance(table, dict):
             self.refuse(
                 at, f"is {_shown(table)}, not a table", f"[{'.'.join(at)}] with {', '.join(known)}"

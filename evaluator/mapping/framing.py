@@ -33,7 +33,7 @@ def frame_of(record: Record, *, has_indexes: bool = False) -> Frame | Malformed:
         if name == HEADER and header is not None:
             schema_id = _id_in(header)
             if schema_id is None or (len(header) != _length(header) and not has_indexes):
-                return Malformed("decode", f"the header {HEADER} is no id of a schema")
+                return Malformed("decode", f"the header {HEADER} is not the id of a schema")
             return Frame(schema_id, header[_length(header) :] + value)
     schema_id = _id_in(value)
     if schema_id is not None:

@@ -118,7 +118,7 @@ class _Mapper:
         if self._envelope == "debezium" and isinstance(document, dict):
             change = document.get("payload", document)
             if not isinstance(change, dict) or "after" not in change:
-                raise RecordRefused(lambda: "the record has no `after`: it is no change event")
+                raise RecordRefused(lambda: "the record has no `after`: it is not a change event")
             opened = change["after"]
             if opened is None:
                 raise LeavesOut("envelope: `after` is null, as in a delete")

@@ -67,7 +67,7 @@ def types_in_answer(answer: Answer) -> tuple[Types, Indexes]:
     """The types of a schema, and the indexes of its messages. Raises SchemaUnusable."""
     if answer.kind != "PROTOBUF":
         raise SchemaUnusable(f"is of type {answer.kind}, not PROTOBUF")
-    with accepted("is no serialized descriptor"):
+    with accepted("is not a serialized descriptor"):
         texts = [text for _, text in (*answer.references, ("", answer.schema))]
         files = [FileDescriptorProto.FromString(b64decode(text, validate=True)) for text in texts]
         return Types(files), _indexes_of(files[-1])

@@ -129,7 +129,7 @@ class Types:
             try:
                 return read(message.FromString(payload))
             except DecodeError:
-                return Malformed("decode", f"the bytes are no {name[1:]}"[:200])
+                return Malformed("decode", f"the bytes are not a message {name[1:]}"[:200])
             except _TooMany:
                 return Malformed("limit", f"more than {MAX_ELEMENTS} elements of repeated fields")
 
@@ -233,7 +233,7 @@ class _Made:
             for each, tree in zip(entry.field, ({}, wanted), strict=False)  # a key and a value
         ]
         if len(plain) != 2:
-            raise SchemaUnusable(f"{field.name[:100]} is no map")
+            raise SchemaUnusable(f"{field.name[:100]} is not a map")
         (key, _), (text, _) = plain
         wants = f"if key({key}) in {tuple(inner)!r}"
         text = f"{{key({key}): {text} for {element} in few({value}) {wants}}}"
@@ -261,7 +261,7 @@ class _Made:
             raise SchemaUnusable(f"{field.name[:100]} is a group, which is not supported")
         if field.type != _Field.TYPE_MESSAGE:
             if inner and self._is_strict:
-                raise SchemaUnusable(f"{field.name} is no message, so it has no {min(inner)}")
+                raise SchemaUnusable(f"{field.name} is not a message, so it has no {min(inner)}")
             self.is_compiled &= field.type != _Field.TYPE_BYTES
             if field.type != _Field.TYPE_ENUM:
                 return at, self._scalar(field.type)

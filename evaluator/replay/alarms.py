@@ -51,7 +51,7 @@ def tick_rows(results: ResultDirectory) -> Iterator[tuple[int, Labels, UnitSums]
     for key, value in results.sorted_rows(ALARMS):
         tick_ms, place = key[0], key[-1]
         if not isinstance(tick_ms, int) or not isinstance(place, int):
-            raise TypeError(f"{key} is no place of a tick")
+            raise TypeError(f"{key} is not the place of a tick")
         model, variant, *columns = _decode(value)
         sums = UnitSums()
         sums.add(*map(integers, columns))

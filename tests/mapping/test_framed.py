@@ -214,8 +214,8 @@ def test_an_undecodable_record_is_refused_with_the_schema_id():
     for answer, detail in (
         (unknown, "schema 7: is unknown to the registry"),
         (Answer("PROTOBUF", "syntax"), "schema 7: is of type PROTOBUF, not AVRO"),
-        (Answer("AVRO", "{"), "schema 7: is no schema of Avro"),
-        (Answer("AVRO", '{"type":"nothing"}'), "schema 7: is no schema of Avro"),
+        (Answer("AVRO", "{"), "schema 7: is not a schema of Avro"),
+        (Answer("AVRO", '{"type":"nothing"}'), "schema 7: is not a schema of Avro"),
     ):
         assert of_serp(good, answers={"7": answer}) == Malformed("registry", detail)
     late = of_serp(good, answers={"8": unknown})
@@ -262,13 +262,13 @@ HOSTILE = {
         of_field({"type": "bytes", "logicalType": "decimal", "precision": 9**9, "scale": 9**9}),
         "scale beyond 100",
     ),
-    "not a text": ("\ud800", "is no schema of Avro"),
-    "a number": ("7", "is no schema of Avro"),
+    "not a text": ("\ud800", "is not a schema of Avro"),
+    "a number": ("7", "is not a schema of Avro"),
     **{
-        f"a size of {size}": (of_field({**FIXED, "size": size}), "has a size that is none of 0 to")
+        f"a size of {size}": (of_field({**FIXED, "size": size}), "has a size that is not from 0 to")
         for size in (10**15, 2**70, -1, -(2**44), "3", 2.5, None, [1], True)
     },
-    "a number as name": (of_field("int").replace('"f"', "1"), "has a name that is no text"),
+    "a number as name": (of_field("int").replace('"f"', "1"), "has a name that is not a text"),
     "many symbols": (
         of_field({"type": "enum", "name": "E", "symbols": [f"s{n}" for n in range(30_000)]}),
         None,

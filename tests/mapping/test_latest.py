@@ -61,7 +61,7 @@ async def test_a_missing_subject_is_a_note(fake):
     ("schema", "kind", "text"),
     [
         ("{}", "JSON", "is of type JSON, not AVRO"),
-        ("{}", "AVRO", "is no schema of Avro"),
+        ("{}", "AVRO", "is not a schema of Avro"),
         (" " * (300 << 10), "AVRO", "has more than 262144 bytes"),
     ],
 )

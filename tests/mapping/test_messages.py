@@ -231,7 +231,7 @@ def test_debezium_reads_after_and_leaves_out_deletes():
     assert mapper(text)(Record(b'{"op":"d","after":null}')) == LeftOut(
         "envelope: `after` is null, as in a delete", None
     )
-    assert refused(text, after)[1] == "the record has no `after`: it is no change event"
+    assert refused(text, after)[1] == "the record has no `after`: it is not a change event"
 
 
 def test_cloudevents_are_structured_or_binary():

@@ -303,8 +303,8 @@ def test_schemas_that_cannot_be_used_are_refused(mapper):
     payload = framed(7, click().SerializeToString(), (5,))
     for given, detail in (
         (Answer("AVRO", "{}"), "is of type AVRO, not PROTOBUF"),
-        (Answer("PROTOBUF", 'syntax = "proto3";'), "is no serialized descriptor"),
-        (Answer("PROTOBUF", "AAAA"), "is no serialized descriptor"),
+        (Answer("PROTOBUF", 'syntax = "proto3";'), "is not a serialized descriptor"),
+        (Answer("PROTOBUF", "AAAA"), "is not a serialized descriptor"),
         (Answer("PROTOBUF", ""), None),
     ):
         run = mapper(of_registry(JUDGMENTS), answers={"7": given})
@@ -394,7 +394,7 @@ def test_parallel_arrays_are_repeated_fields(mapper):
         ('"shop.Serp"', '"shop.Sero"', "has no message shop.Sero; it has shop.Serp"),
         ('query = "text"', 'query = "txt"', "shop.Serp has no field txt; it has text."),
         ('score = "score"', 'score = "scare"', "shop.Hit has no field scare; it has score."),
-        ('query = "text"', 'query = "text.x"', "text is no message, so it has no x."),
+        ('query = "text"', 'query = "text.x"', "text is not a message, so it has no x."),
         ('"shop.desc"', '"no.desc"', "m.toml:4: rankings.descriptor_set cannot be read: "),
         ('message = "shop.Serp"', "", "format is protobuf beside descriptor_set. Accepted: registry; or descriptor_set and message."),
         ('message = "shop.Serp"', 'message = "shop.Serp"\nregistry = "http://r"', "beside registry and descriptor_set and message"),

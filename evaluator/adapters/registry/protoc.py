@@ -79,11 +79,13 @@ def descriptors(text: str, imports: Iterable[tuple[str, str]]) -> list[tuple[str
 
 
 def _write(root: Path, files: dict[str, str]) -> None:
-    """Writes files below a directory. Raises NotCompiled for names that are no paths in it."""
+    """Writes files below a directory. Raises NotCompiled for names that are not paths in it."""
     root.mkdir()
     for name, text in files.items():
         if not _PLAIN.fullmatch(name) or not {"", ".", ".."}.isdisjoint(name.split("/")):
-            raise NotCompiled(f"has an import with the name {name!r:.100}, which is no plain path")
+            raise NotCompiled(
+                f"has an import with the name {name!r:.100}, which is not a plain path"
+            )
         try:
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(text, "utf-8")

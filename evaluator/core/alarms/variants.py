@@ -18,8 +18,9 @@ class VariantsSeries(AlarmSeries):
     """Watches the difference of two variants, from their first hour on.
 
     Each hour of the first variant is compared with the mean of the second in the same hour, so a
-    changing share of the queries, or a level that changes by hour, is no difference. `hourly` are
-    the sums of the first variant. The alarm also ends when one of them has had no query for a day.
+    changing share of the queries, or a level that changes by hour, is not a difference. `hourly`
+    has the sums of the first variant. The alarm also ends when one of them has had no query for a
+    day.
     """
 
     def __init__(self, rules: AlarmRules) -> None:

@@ -17,7 +17,7 @@ _ALIKE: Final = 0.1
 _WHOLE: Final = 0.99
 EVERYWHERE: Final = "everywhere"
 MIX: Final = "change of mix"
-"""Carriers that are no level, with the segment "": all levels alike, and their changed shares."""
+"""Carriers that are not levels, with the segment "": all levels alike, and their changed shares."""
 
 
 def carriers_of(segments: Sequence[Sequence[Carrier]], change: float) -> tuple[Carrier, ...]:

@@ -9,7 +9,7 @@ from evaluator.core.alarms.rules import AlarmRules, Kind
 from evaluator.core.measures import MeasureSet
 
 COVERAGE: Final = "coverage"
-"""The measure of the series of judged shares; silence that counts as a grade is no judgment."""
+"""The measure of the series of judged shares; silence that counts as a grade is not a judgment."""
 
 
 class SeriesName(NamedTuple):

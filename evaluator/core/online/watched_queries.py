@@ -42,7 +42,7 @@ class Label(NamedTuple):
 class WatchedQueries(NamedTuple):
     """Consecutive settled queries; the columns are parallel.
 
-    A query is judged if it has grades that are no silence. `trace_units` are the statistical units
+    A query is judged if it has grades other than silence. `trace_units` are the statistical units
     of the traces. `units` are values in units of 2^-40, `[n, n_columns]` of `WatchRules.columns`,
     and `has_value` marks those that exist.
     """
