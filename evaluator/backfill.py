@@ -86,13 +86,13 @@ def run_task(
             `value`. The offsets of each log ascend; how the logs alternate changes no result, and
             bounds memory if it is in the order of time.
         settings: learning and alarms are left out, because they need the queries of all tasks.
-        at_end: as of `evaluator replay`.
+        at_end: as in `evaluator replay`.
         queries: of QUERIES; the tables of others are left out.
     Yields:
         Arrow record batches of `result_schema`, after all records were read. Results are on the
         local disk meanwhile.
     Raises:
-        SourceUnusable, UsageError, ResultsUnusable: as of `evaluator replay`.
+        SourceUnusable, UsageError, ResultsUnusable: as in `evaluator replay`.
     """
     require_no_keys(settings)
     settings = replace(settings, learning="off")

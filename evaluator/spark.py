@@ -63,8 +63,8 @@ def results_of(
         records: has the columns NEEDED, the timestamp as a time or in ms; times without a zone are
             in UTC. A repeated record counts once.
         settings: a mapping is read here and sent to the executors.
-        at_end: as of `evaluator replay`.
-        queries: as of `run_task`.
+        at_end: as in `evaluator replay`.
+        queries: as in `run_task`.
         n_partitions: of the shuffle; by default `spark.sql.shuffle.partitions`. Each has the tasks
             with one remainder of their number.
     """
@@ -203,7 +203,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--config", type=Path, metavar="FILE", help="settings as TOML")
     add("--mapping", metavar="FILE", help="mapping of foreign records")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting")
-    add("--at-end", choices=("settle", "hold"), default="settle", help="as of `evaluator replay`")
+    add("--at-end", choices=("settle", "hold"), default="settle", help="as in `evaluator replay`")
     add("--queries", nargs="*", choices=QUERIES, default=QUERIES, help="tables of queries")
     add("--partitions", type=int, default=0, help="partitions of the shuffle")
     return parser

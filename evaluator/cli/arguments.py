@@ -117,7 +117,7 @@ _FORMAT: Final = _option(
 )
 _PROCESSES: Final = _option(
     "--processes",
-    "evaluate tasks in so many processes (default: one per core, for much input)",
+    "number of processes that evaluate tasks (default: one per core, for much input)",
     type=int,
     metavar="N",
 )

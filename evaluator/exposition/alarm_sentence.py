@@ -41,8 +41,8 @@ def carrier_text(carrier: Carrier) -> str:
 def alarm_sentence(name: SeriesName, alarm: Alarm, unverifiable: str = "") -> str:
     """The summary of an alarm: series, level, drop, reference, onset, carriers and cause.
 
-    The figures are those of the window that began the alarm. *unverifiable* names the cause why
-    its values may not be comparable.
+    The figures are those of the window that began the alarm. *unverifiable* names the reason
+    why its values may not be comparable.
     """
     expected = _REFERENCES.get(name.kind, "for these hours")
     window = f"{alarm.window_hours} h" if alarm.window_hours < WEEK_HOURS else "7 days"

@@ -204,7 +204,7 @@ class FramedDecoder:
         compiled: the decoder that an answer describes: bytes to plain objects, or the reason of a
             dead letter. Raises SchemaUnusable.
         unfit: why no record of a schema can give a message, if it is known; it is logged once.
-        has_indexes: whether frames have those of a message, as of Protobuf.
+        has_indexes: whether frames have those of a message, as in Protobuf.
     """
 
     def __init__(

@@ -258,7 +258,7 @@ def _candidates(
     settled: Sequence[Mapping[str, Any]],
     judged: Mapping[str, str],
 ) -> Iterator[str]:
-    """The ranking in its order, with grades as of its messages, its evaluation and settlement."""
+    """The ranking in its order, with the grades of its messages, its evaluation and settlement."""
     names, scores = ranking.all_ids(), ranking.all_scores()
     keys = scores if scores is not None else [-float(rank) for rank in ranking.ranks or ()]
     others = ranking.named_scorers()

@@ -149,7 +149,7 @@ async def replay(
         weighings: add a ranker each.
         online_learning: learns from settled queries and writes WEIGHTS; needs `rules.learns`.
         alarms: watches settled queries and writes ALARMS and ALARM_COMMANDS.
-        show_progress: as of `tasks_of`.
+        show_progress: as in `tasks_of`.
 
     Raises:
         SourceUnavailable, SourceUnusable, ResultsUnusable: without leaving files behind.

@@ -44,7 +44,7 @@ class FrameProtocol(conn.AIOKafkaProtocol, asyncio.BufferedProtocol):  # type: i
         return self._rest or self._chunk
 
     def buffer_updated(self, n_bytes: int) -> None:
-        """Called when so many bytes were received."""
+        """Called when *n_bytes* bytes were received."""
         if not self._rest:
             self._n_unread += n_bytes
             self.data_received(bytes(self._chunk[:n_bytes]))

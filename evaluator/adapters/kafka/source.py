@@ -49,7 +49,7 @@ from evaluator.wire.records import CHECKPOINTS, Records
 
 FETCH_BYTES: Final = 32 * 1024 * 1024
 MIN_FETCH_BYTES: Final = 4 * 1024 * 1024
-"""The broker waits for so many bytes, at most `fetch_max_wait_ms`: larger batches cost less."""
+"""The broker waits for this many bytes, at most `fetch_max_wait_ms`: larger batches cost less."""
 PROBE_KEY: Final = b"clock"
 NO_TIMESTAMP: Final = -1
 REJOIN_SECONDS: Final = 2.0

@@ -185,7 +185,7 @@ def _spread(
     variance: float,
     rules: AlarmRules,
 ) -> _Spread:
-    """Disjoint windows of so many hours from hour 24 on, each with the 24 hours before it.
+    """Disjoint windows of *hours* hours from hour 24 on, each with the 24 hours before it.
 
     Weights are by `** -2`, not a quotient; if no window can be used, all are 0, and so is the
     excess.

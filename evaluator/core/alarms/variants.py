@@ -33,7 +33,7 @@ class VariantsSeries(AlarmSeries):
         return VariantsSeries(self._rules)
 
     def tick(self, end_ms: int) -> AlarmEvent | None:
-        """As of `AlarmSeries`, of both variants."""
+        """As in `AlarmSeries`, for both variants."""
         self.other.close(hour_before(end_ms))
         return super().tick(end_ms)
 
@@ -67,7 +67,7 @@ class VariantsSeries(AlarmSeries):
         return [look._replace(observed=look.change) for look in looks]
 
     def hours_before(self, hour: int, n: int, reference: Reference | None = None) -> list[Hour]:
-        """As of `AlarmSeries`; the expectation of an hour is the mean of the second variant."""
+        """As in `AlarmSeries`; the expectation of an hour is the mean of the second variant."""
         if reference is None and self._reference_at(hour) is None:
             return []
         return hours_beside(self.hourly, self.other, self._ratio, self.exclusions, hour, n)

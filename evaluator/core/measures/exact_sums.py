@@ -148,7 +148,7 @@ class StratumTotals(Struct):
 
     @classmethod
     def zero(cls, n_columns: int, n_squares: int) -> "StratumTotals":
-        """No sums of so many columns."""
+        """Empty sums of *n_columns* columns, with *n_squares* squares."""
         running, settled, squares = (Sums(0, [0] * n) for n in (n_columns, n_columns, n_squares))
         return cls(running, settled, squares)
 

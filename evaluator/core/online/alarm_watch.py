@@ -34,7 +34,7 @@ FORMAT: Final = 1
 
 
 class SeriesEvent(NamedTuple):
-    """A change of a series. *unverifiable* names the cause why its values may not be comparable."""
+    """A change of a series. *unverifiable*: the reason why its values may not be comparable."""
 
     name: EventName
     series: SeriesName
@@ -292,7 +292,7 @@ class AlarmWatch:
     # Explanations
 
     def _unverifiable(self, name: SeriesName) -> str:
-        """The cause why values may not be comparable: the coverage has an alarm."""
+        """The reason why values may not be comparable: the coverage has an alarm."""
         both = {"-".join(variants): variants for variants in self._rules.variants}
         variants = both.get(name.variant, ()) if name.kind == "variants" else (name.variant,)
         shares = [SeriesName(name.model, of, "", COVERAGE, "", "", "own") for of in variants]

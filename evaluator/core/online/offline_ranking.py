@@ -39,7 +39,7 @@ class OfflineRanking(Struct, frozen=True):
     candidate: a settled query has neither.
 
     Args:
-        measures, empty, ties, judged_only: as of `Engine`.
+        measures, empty, ties, judged_only: as in `Engine`.
     """
 
     measures: MeasureSet

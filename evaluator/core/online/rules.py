@@ -18,7 +18,7 @@ class Rules(Struct, frozen=True, kw_only=True):
 
     Args:
         mode: "auto" promotes; "propose" only publishes proposals.
-        learner, batch_queries, initial_weights: as of `fit`. Initial weights are the first
+        learner, batch_queries, initial_weights: as in `fit`. Initial weights are the first
             champion; without any, the served order takes its place until weights are promoted.
         gate: measures by the spellings of `offline_ranking`.
         offline_ranking: measures weights.

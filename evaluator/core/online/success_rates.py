@@ -20,7 +20,7 @@ from evaluator.core.features import (
 from evaluator.core.online.ordered_merge import SettledQuery
 
 MOST_TABLES: Final = 3
-"""Tables that are in force or will be; with so many, no further one begins."""
+"""Limit of the tables that are in force or will be; at the limit no further one begins."""
 _HIST: Final = FEATURE_NAMES.index("phi_hist")
 _UNKNOWN: Final = History()
 

@@ -83,7 +83,7 @@ class Unusable(Struct):
 
     @property
     def most_were_usable(self) -> bool:
-        """Whether so many queries were usable that they were most of MOST_RECENT once."""
+        """Whether more than half of MOST_RECENT queries have been usable, in total."""
         return 2 * (self.n_noted - sum(self.counts.values())) > MOST_RECENT
 
     def by_reason(self) -> dict[str, int]:

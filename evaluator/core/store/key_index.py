@@ -13,7 +13,7 @@ Hashes = NDArray[np.uint64]
 """128-bit hashes, `[n, 2]`: the first and the second half of each."""
 
 _GROWTH: Final = 4
-"""A run has at least so many times the entries of the next smaller run,"""
+"""A run has at least this many times the entries of the next smaller run,"""
 _MAX_ENTRIES: Final = 1 << 22
 """unless both together have more than this: a merge of more would take too long."""
 _BITS_LEFT: Final = 3

@@ -35,7 +35,7 @@ Levels = tuple[tuple[str, str], ...]
 """Name and level of the segments of a query, in the order of the setting; none is empty."""
 MAX_SEGMENTS: Final = 8
 MAX_SEGMENT_BYTES: Final = 256
-"""Limit of the name of a segment, as of other names in messages."""
+"""Limit of the name of a segment, as for other names in messages."""
 
 SubtopicsById = Mapping[str, Sequence[str] | None]
 """Subtopics by candidate id, as in a message."""

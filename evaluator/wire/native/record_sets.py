@@ -103,7 +103,7 @@ class _Room(NamedTuple):
 
     @classmethod
     def of(cls, n_bytes: int) -> "_Room":
-        """Room for the records of so many bytes, and of as many as the texts have."""
+        """Room for the records in *n_bytes* bytes, rounded up to a power of two."""
         n_bytes = 1 << (n_bytes - 1).bit_length()
         rows = np.empty((len(_ROWS), n_bytes // _MIN_RECORD_BYTES + 1), np.int64)
         texts = np.empty((len(_TEXTS), n_bytes), np.uint8)
@@ -121,7 +121,7 @@ class _Reused(threading.local):
         self._batch = np.empty(0, np.uint8)
 
     def room(self, n_bytes: int) -> _Room:
-        """Room for the records of so many bytes, with any contents."""
+        """Room for the records in *n_bytes* bytes, with any contents."""
         if self._room.texts.shape[1] >= n_bytes:
             return self._room
         room = _Room.of(n_bytes)
@@ -130,7 +130,7 @@ class _Reused(threading.local):
         return room
 
     def batch(self, n_bytes: int) -> NDArray[np.uint8]:
-        """An array of so many bytes, with any contents."""
+        """An array of at least *n_bytes* bytes, with any contents."""
         batch = self._batch
         if len(batch) < n_bytes:
             batch = np.empty(1 << n_bytes.bit_length(), np.uint8)

@@ -105,7 +105,7 @@ def _evaluations_of_rankers(
 def encode_settled(
     settled: Iterable[SettledColumns], measures: MeasureSet, *, task: int, maturity_ms: int
 ) -> OutputRows:
-    """One record per query, in the order of n: key as of evaluations, value a settled row."""
+    """One record per query, in the order of n: keys as in evaluations, values settled rows."""
     parts = list(settled)
     rows = rows_of([_settled_of_rankers(part, measures, task, maturity_ms) for part in parts])
     ns = np.concatenate([np.empty(0, np.int64), *(part.ns for part in parts)])
