@@ -151,7 +151,7 @@ def commands_of(
             connection, prefix = connection_of(options.source, settings), settings.written_prefix
             records = asyncio.run(read_weights(connection, prefix, "alarm-commands"))
         except SourceUnusable as error:
-            warnings.append(f"commands of operators to alarms are not repeated: {error}")
+            warnings.append(f"operator commands on alarms are not replayed: {error}")
             return []
         lines = [record.value for record in records]
     else:

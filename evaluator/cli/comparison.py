@@ -142,6 +142,7 @@ def failure(report: Report) -> str:
         interval = one.paired and one.paired.interval
         why = f"from {interval.low:+.6g}" if interval else "fewer than two traces, no interval"
         if levels := one.levels_below(limit or 0.0):
-            why += f"; surely of {', '.join(map(printable, levels[:3]))}"
+            named_levels = ", ".join(map(printable, levels[:3]))
+            why += f"; the whole interval is below {limit:g} for {named_levels}"
         named.append(f"{printable(one.ranker)} {printable(one.measure)} ({why})")
     return f"{len(named)} of {n} differences may be below {limit:g}: {', '.join(named)}."

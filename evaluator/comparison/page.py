@@ -24,7 +24,7 @@ _MEANINGS: Final = {
     "better": "is better",
     "worse": "is worse",
     "same": "does not differ",
-    "unclear": "is neither surely better nor surely worse",
+    "unclear": "is not clearly better or worse",
 }
 
 

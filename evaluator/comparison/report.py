@@ -70,7 +70,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
         return verdict_of(self.paired)
 
     def fails(self, fail_below: float) -> bool:
-        """Whether the difference may be below *fail_below*, or that of a level surely is."""
+        """Whether the difference may be below *fail_below*, or the whole interval of a level is."""
         if self.paired is None or self.paired.interval is None or self.levels_below(fail_below):
             return True
         return self.paired.interval.low < fail_below

@@ -224,4 +224,4 @@ def test_the_command_compares_by_level_and_names_levels_that_fail(levels_of, cap
     assert main(command) == 0
     assert "mrr of bm25 by locale" in capsys.readouterr().out
     assert main([*command, "--fail-below=-0.05"]) == 5
-    assert "surely of fr" in capsys.readouterr().err
+    assert "the whole interval is below -0.05 for fr" in capsys.readouterr().err

@@ -172,7 +172,7 @@ class Requests:
         for broker in brokers:
             doing = f"connecting to {broker.host}:{broker.port}, which the broker advertises"
             await connect(Address(broker.host, broker.port), self._security, doing)
-        raise SourceUnavailable("The cluster names no broker that can be reached just now.")
+        raise SourceUnavailable("None of the brokers in the cluster's metadata can be reached.")
 
     async def partition_counts(self, topics: Sequence[str]) -> dict[str, int | None]:
         """The partition count of each topic, None if it does not exist. Creates nothing."""
