@@ -152,7 +152,7 @@ def _published(options: argparse.Namespace, settings: Settings) -> list[dict[str
 
 
 def _readable(records: Sequence[OutputRecord]) -> list[dict[str, Any]]:
-    """The records of weights; warns of unreadable ones."""
+    """The weights records; warns of unreadable ones."""
     return readable("weights-log", (record.value for record in records), read_log_record)
 
 

@@ -38,7 +38,7 @@ class RunningWorker(Struct, frozen=True, kw_only=True):
 
 
 class Learning(Struct, frozen=True):
-    """A running leader, its view, and its published records of weights."""
+    """A running leader, its view, and its published weights records."""
 
     leader: asyncio.Task[None]
     view: Callable[[], LeaderView]

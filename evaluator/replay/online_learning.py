@@ -39,7 +39,7 @@ class OnlineLearning:
         self._watermarks_ms.append(-1 if watermark_ms is None else watermark_ms)
 
     def lines(self, results: ResultDirectory, *, ends: bool) -> Iterator[bytes]:
-        """The records of weights; with *ends*, the last interval is ended too.
+        """The weights records; with *ends*, the last interval is ended too.
 
         Otherwise queries that settle after the watermark of any task are left out: a leader waits
         for that task.

@@ -180,7 +180,7 @@ LEARNING: Final = [
     ),
     Panel(
         title="Releases in an hour",
-        text="Records of weights by status, over all processes.",
+        text="Weights records by status, over all processes.",
         runbook="EvaluatorWeightsChanged",
         targets=[
             (

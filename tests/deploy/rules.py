@@ -210,7 +210,7 @@ class World:
         self.releases(job, "challenger", [int(minute % 60 == 0) for minute in range(n)])
 
     def releases(self, job: str, status: str, growth: Sequence[float]) -> None:
-        """Adds records of weights with a status."""
+        """Adds weights records with a status."""
         where = {"job": job, "instance": "a", "model": "ranker", "status": status}
         self.put("evaluator_weights_releases_total", counter(growth), **where)
 

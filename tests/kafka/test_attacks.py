@@ -40,7 +40,7 @@ def with_odd_features(traffic, number):
 
 
 def until_published_like_a_replay(world, worker, directory):
-    """The records of weights, once they are those of a replay."""
+    """The weights records, once they are those of a replay."""
     shared = {
         name: value
         for name, value in worker.settings.items()
