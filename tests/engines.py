@@ -6,6 +6,7 @@ from evaluator.core.engine.engine import Emits, Engine
 from evaluator.core.join.rules import JoinRules
 from evaluator.core.measures import MeasureSet
 from evaluator.core.settle.evaluate import ValueRules
+from evaluator.core.types.records import FinalWindow
 
 
 def taken(kind: Any, settings: dict[str, Any]) -> Any:
@@ -17,3 +18,8 @@ def engine_of(measures: MeasureSet, *, task: int = 0, **settings: Any) -> Engine
     """An engine with these fields of JoinRules, ValueRules and Emits, and further arguments."""
     rules, values, emits = (taken(kind, settings) for kind in (JoinRules, ValueRules, Emits))
     return Engine(task, rules, measures, values=values, emits=emits, **settings)
+
+
+def open_windows(engine: Engine) -> list[FinalWindow]:
+    """Current sums of the windows that can still change."""
+    return engine._running.windows.still_open()

@@ -4,6 +4,7 @@ import pytest
 
 from evaluator.core.types.records import FinalWindow
 from tests.core.build import Task, evaluations_in, judgment, ranking, units
+from tests.engines import open_windows
 
 
 def window(start_ms, queries, value, *, ranker="served", measure="mrr", model="m", variant="v"):
@@ -22,7 +23,7 @@ def judged(task, *times):
 def test_windows_are_by_the_time_of_the_ranking():
     task = Task(window_ms=200)
     judged(task, 0, 199, 200, 650)
-    assert task.engine.open_windows() == [
+    assert open_windows(task.engine) == [
         window(0, 2, 1 / 2 + 1 / 2),
         window(200, 1, 1 / 2),
         window(600, 1, 1 / 2),
@@ -36,7 +37,7 @@ def test_a_window_is_final_only_when_no_judgment_can_reach_it():
     assert task.windows == []
     task.beat(0 + 200 - 1 + 1_000 + 1)
     assert task.windows == [window(0, 2, 1.0)]
-    assert task.engine.open_windows() == []
+    assert open_windows(task.engine) == []
 
 
 def test_corrections_reach_the_window_of_their_query_until_it_is_final():
@@ -51,7 +52,7 @@ def test_a_withdrawn_query_leaves_its_window_and_empty_windows_are_not_emitted()
     task = Task()
     judged(task, 0, 300)
     task.judge(judgment({"b": None}, at=400, trace="t0"))
-    assert task.engine.open_windows() == [window(200, 1, 1 / 2)]
+    assert open_windows(task.engine) == [window(200, 1, 1 / 2)]
     task.beat(5_000)
     assert task.windows == [window(200, 1, 1 / 2)]
 
@@ -81,13 +82,13 @@ def test_strata_with_the_same_name_but_other_rankers_are_one_window():
     task = Task()
     task.rank(ranking("a b", trace="t"), ranking("a b", trace="u", scorers={"bm25": [1, 2]}))
     task.judge(judgment({"b": 1}, trace="t"), judgment({"b": 1}, trace="u"))
-    assert task.engine.open_windows() == [window(0, 1, 1.0, ranker="bm25"), window(0, 2, 1.0)]
+    assert open_windows(task.engine) == [window(0, 1, 1.0, ranker="bm25"), window(0, 2, 1.0)]
 
 
 def test_one_window_may_hold_all_time():
     task = Task(window_ms=1 << 70)
     judged(task, 0, 5_000)
-    assert task.engine.open_windows() == [window(0, 2, 1.0)]
+    assert open_windows(task.engine) == [window(0, 2, 1.0)]
     task.finish()
     assert task.windows == [window(0, 2, 1.0)]
 

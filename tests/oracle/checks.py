@@ -4,6 +4,7 @@ from collections import Counter
 from random import Random
 
 from evaluator.core.types.tally import GroupedTally, Tally
+from tests.engines import open_windows
 from tests.oracle.oracle import MINUS_INFINITY, Task
 from tests.oracle.pieces import steps
 from tests.oracle.run import (
@@ -89,7 +90,7 @@ def check_windows(run: Run, task: Task) -> None:
             (final if window.final else still_open)[window.start_ms, *row] = sums
     assert len(run.windows) == len({tuple(window[:5]) for window in run.windows})
     assert {tuple(w[:5]): (w.queries, w.sum_units) for w in run.windows if w.queries} == final
-    open_now = run.engine.open_windows()
+    open_now = open_windows(run.engine)
     assert {tuple(w[:5]): (w.queries, w.sum_units) for w in open_now if w.queries} == still_open
     starts = [window.start_ms for window in run.windows]
     assert starts == sorted(starts)
@@ -143,7 +144,7 @@ def check_same(one: Run, other: Run) -> None:
     assert set(one.dead_letters) == set(other.dead_letters)
     assert one.finished == other.finished
     assert one.remaining() == other.remaining()
-    assert one.engine.open_windows() == other.engine.open_windows()
+    assert open_windows(one.engine) == open_windows(other.engine)
     assert one.last == other.last
     for key in one.evaluations.keys() & other.evaluations.keys():
         assert one.evaluations[key].text == other.evaluations[key].text
@@ -156,7 +157,7 @@ def check_end(run: Run, task: Task) -> None:
     check_state(run, task)
     check_outputs(run, task)
     assert not run.remaining()
-    assert not run.engine.open_windows()
+    assert not open_windows(run.engine)
 
 
 def check_world(world: World, seed: int) -> None:

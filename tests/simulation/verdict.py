@@ -14,6 +14,7 @@ from evaluator.exposition.snapshot import Snapshot
 from evaluator.wire.outputs.encoding import totals_document
 from evaluator.wire.records import OUTPUTS, OutputRecord
 from evaluator.wire.state.checkpoint import decode_checkpoint
+from tests.engines import open_windows
 from tests.oracle.oracle import MINUS_INFINITY, Task, judge
 from tests.oracle.run import counted, new_engine
 from tests.oracle.totals import comparable
@@ -138,7 +139,7 @@ def check_open_windows(engine: Engine, task: Task) -> None:
         if not window.final
         for row, sums in window.sums.items()
     }
-    found = {tuple(w[:5]): (w.queries, w.sum_units) for w in engine.open_windows() if w.queries}
+    found = {tuple(w[:5]): (w.queries, w.sum_units) for w in open_windows(engine) if w.queries}
     check_same(found, {row: sums for row, sums in expected.items() if sums[0]}, "open windows")
 
 

@@ -36,7 +36,6 @@ from evaluator.core.store.change_buffer import ChangeBuffer
 from evaluator.core.store.tiering import Tiering
 from evaluator.core.types.records import (
     EvaluationColumns,
-    FinalWindow,
     IntArray,
     JudgmentColumns,
     Log,
@@ -266,10 +265,6 @@ class Engine:
         open_rows = np.flatnonzero(self._queries.table["open"])
         for first in range(0, len(open_rows), _FEW):
             yield from self._evaluator.evaluations(open_rows[first : first + _FEW])
-
-    def open_windows(self) -> list[FinalWindow]:
-        """Current sums of the windows that can still change."""
-        return self._running.windows.still_open()
 
     # Storage
 
