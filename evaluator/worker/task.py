@@ -158,8 +158,8 @@ class Task:
         """Offsets of both logs until the catch-up ends."""
         return self._left_to(self._steps[-1].limits if self._steps else {})
 
-    def _left_to(self, goals: Mapping[Log, int]) -> int:
-        return sum(max(0, goal - self.positions[name]) for name, goal in goals.items())
+    def _left_to(self, limits: Mapping[Log, int]) -> int:
+        return sum(max(0, limit - self.positions[name]) for name, limit in limits.items())
 
     def finish_restoring(self) -> bool:
         """Ends the steps whose limits are reached; True if that ends the catch-up.
@@ -208,8 +208,8 @@ class Task:
 
         During catch-up a log at its limit is not read until the other log reaches its own.
         """
-        goals = self._limits or self.ends
-        unread = [name for name, goal in goals.items() if goal > self.positions[name]]
+        limits = self._limits or self.ends
+        unread = [name for name, limit in limits.items() if limit > self.positions[name]]
         if len(unread) == len(LOGS):
             unread = [next_log(self.engine.clocks_ms, max_lead_ms=self._settings.max_lead_ms)]
             return [(name, self.number) for name in unread]
