@@ -49,9 +49,9 @@ from evaluator.wire.weights.leader_state import (
 from evaluator.wire.weights.weights_record import read_live
 
 MAX_READ_RECORDS: Final = 2_000
-MOST_WAITING: Final = 50_000
+MAX_BUFFERED: Final = 50_000
 """Limit of unprocessed queries; beyond it only the awaited tasks are read."""
-MOST_WAITING_BYTES: Final = 128 << 20
+MAX_BUFFERED_BYTES: Final = 128 << 20
 """Limit of the bytes of their records: training data of a query may take 512 KiB, more in
 memory."""
 IDLE_MS: Final = 500
@@ -252,7 +252,7 @@ class Leader:
     def _tasks_to_read(self) -> Sequence[int]:
         """The tasks to read: if too many queries wait, only the awaited tasks."""
         for merge in self._merges():
-            if merge.n_waiting >= MOST_WAITING or merge.n_waiting_bytes >= MOST_WAITING_BYTES:
+            if merge.n_buffered >= MAX_BUFFERED or merge.n_buffered_bytes >= MAX_BUFFERED_BYTES:
                 return merge.awaited
         return range(self._n_tasks)
 
@@ -362,9 +362,9 @@ class Leader:
         view = LeaderView(n_tasks=self._n_tasks, counts=dict(self._counts))
         if self._leads:
             awaited = {task for merge in self._merges() for task in merge.awaited}
-            n_waiting = max(merge.n_waiting for merge in self._merges())
+            n_buffered = max(merge.n_buffered for merge in self._merges())
             waits = tuple(sorted(awaited))
-            view = replace(view, is_leader=True, awaited=waits, n_waiting=n_waiting)
+            view = replace(view, is_leader=True, awaited=waits, n_buffered=n_buffered)
             if self._alarms is not None:
                 view = replace(view, alarms=self._alarms.view())
         if (learner := self._learner) is not None:

@@ -4,7 +4,7 @@ from typing import Final
 
 from grafana_foundation_sdk.builders import dashboard
 
-from evaluator.leader.loop import MOST_WAITING
+from evaluator.leader.loop import MAX_BUFFERED
 from scripts.dashboards.boards import N_FIRING, PROMOTIONS, Annotation, Panel, Target, board, filled
 
 MODEL: Final = 'job=~"$job",model=~"$model"'
@@ -89,7 +89,7 @@ NOW: Final = [
         " the awaited tasks are read.",
         runbook="EvaluatorLeaderWaits",
         targets=[('max(evaluator_leader_buffered_queries{job=~"$job"})', "waiting")],
-        red=MOST_WAITING,
+        red=MAX_BUFFERED,
         width=4,
     ),
     Panel(

@@ -177,7 +177,7 @@ def learned(**changes: Any) -> LeaderView:
         "is_leader": True,
         "n_tasks": 2,
         "awaited": (1,),
-        "n_waiting": 7,
+        "n_buffered": 7,
         "n_ignored": 3,
         "now_ms": NOW_MS,
         "models": (ranker, other),

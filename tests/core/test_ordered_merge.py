@@ -28,7 +28,7 @@ def merged(batches):
 def test_merged_order_is_by_settled_time_and_key_for_any_reading_order(random):
     merge, taken = merged(interleaved(WORLD, random))
     assert taken == WORLD
-    assert merge.n_waiting == 0
+    assert merge.n_buffered == 0
 
 
 def test_a_task_without_records_blocks_the_merge_and_is_reported():
@@ -42,10 +42,10 @@ def test_waiting_queries_are_counted_in_bytes():
     merge = OrderedMerge(2, dict.fromkeys(range(2), TaskProgress(0, -1)))
     for n, query in enumerate(WORLD[:3]):
         merge.add(query._replace(task=0, n=n, n_bytes=100 << n))
-    assert (merge.n_waiting, merge.n_waiting_bytes) == (3, 700)
+    assert (merge.n_buffered, merge.n_buffered_bytes) == (3, 700)
     merge.watermark(1, WatermarkRecord(WORLD[1].settled_time_ms + 1, 0))
     assert [query.n for query in merge.take()] == [0, 1]
-    assert (merge.n_waiting, merge.n_waiting_bytes) == (1, 400)
+    assert (merge.n_buffered, merge.n_buffered_bytes) == (1, 400)
 
 
 def test_a_watermark_record_at_the_settled_time_does_not_release_the_query():
@@ -75,10 +75,10 @@ def test_repeated_records_are_ignored_and_a_gap_raises():
     merge = OrderedMerge(N_TASKS, {**BEGINNING, 0: TaskProgress(2, mine[1].settled_time_ms)})
     merge.add(mine[0])
     merge.add(mine[1])
-    assert merge.n_waiting == 0
+    assert merge.n_buffered == 0
     merge.add(mine[2])
     merge.add(mine[2])
-    assert merge.n_waiting == 1
+    assert merge.n_buffered == 1
     with pytest.raises(SettledGap, match="n = 4 instead of 3"):
         merge.add(mine[4])
 
@@ -99,7 +99,7 @@ def test_a_watermark_record_may_be_the_first_record():
     merge.watermark(0, WatermarkRecord(later.settled_time_ms, 9))
     merge.add(later._replace(n=8))  # written again by a killed worker
     merge.add(later)
-    assert merge.n_waiting == 1
+    assert merge.n_buffered == 1
 
 
 def test_a_repeated_n_with_a_later_settled_time_raises():

@@ -12,7 +12,7 @@ from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 from pydantic import ValidationError
 
-from evaluator.leader.loop import MOST_WAITING
+from evaluator.leader.loop import MAX_BUFFERED
 from scripts.write_dashboards import FOLDER, documents
 from tests.deploy.grafana import Alerting, Providers, Sources
 from tests.deploy.rules import rules_of, threshold
@@ -247,7 +247,7 @@ def test_time_series_panels_show_a_legend():
 RED = {
     ("pipeline", "Unread records of a task"): threshold("lag_limit"),
     ("pipeline", "Oldest watermark"): threshold("watermark_age_limit_seconds"),
-    ("learning", "Buffered queries"): MOST_WAITING,
+    ("learning", "Buffered queries"): MAX_BUFFERED,
 }
 """Limits of panels with a number. Other panels turn red at one event, or by the sign."""
 

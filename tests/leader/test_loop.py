@@ -211,7 +211,7 @@ async def test_an_unavailable_broker_only_delays_the_leader(whole, monkeypatch):
 
 @pytest.mark.parametrize(
     ("limit", "most"),
-    [("MOST_WAITING", 30), ("MOST_WAITING_BYTES", 30 * len(settled_value(WORLD[0])))],
+    [("MAX_BUFFERED", 30), ("MAX_BUFFERED_BYTES", 30 * len(settled_value(WORLD[0])))],
 )
 async def test_a_task_without_records_is_reported_and_limits_the_reading_of_others(
     monkeypatch, limit, most
@@ -225,12 +225,12 @@ async def test_a_task_without_records_is_reported_and_limits_the_reading_of_othe
         harness.settle(part)
     leader = harness.leader()
     async with harness.working(leader):
-        await harness.until(lambda: leader.view.n_waiting >= 28)
+        await harness.until(lambda: leader.view.n_buffered >= 28)
         await harness.until(lambda: leader.view.awaited == (0,))
-        assert leader.view.n_waiting < 50
+        assert leader.view.n_buffered < 50
         harness.settle(silent)
         await harness.until_taken(leader, len(WORLD))
-        await harness.until(lambda: not leader.view.n_waiting)
+        await harness.until(lambda: not leader.view.n_buffered)
 
 
 # --- unusable states ------------------------------------------------------------------------------

@@ -122,7 +122,7 @@ def _leader_document(view: LeaderView) -> dict[str, Any]:
     return {
         "is_leader": view.is_leader,
         "awaited": list(view.awaited),
-        "buffered": view.n_waiting,
+        "buffered": view.n_buffered,
         "ignored": view.n_ignored,
         "settled_time_ms": view.now_ms,
         "models": [_model_document(model_view) for model_view in view.models],

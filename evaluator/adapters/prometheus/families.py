@@ -301,7 +301,7 @@ def _leader_series(view: LeaderView) -> dict[str, Samples]:
             ((str(task),), int(task in view.awaited))
             for task in range(view.n_tasks if view.is_leader else 0)
         ],
-        "leader_buffered_queries": of_leader(view.n_waiting),
+        "leader_buffered_queries": of_leader(view.n_buffered),
         "leader_ignored_queries": of_leader(view.n_ignored),
         "leader_interval_timestamp_seconds": _optional(_seconds(view.now_ms)),
         "weights_releases": _releases(view),

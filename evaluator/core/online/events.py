@@ -122,8 +122,8 @@ class ModelView(NamedTuple):
 class LeaderView(Struct, frozen=True):
     """The public view of a leader, as of the end of its last interval; immutable.
 
-    `awaited` are the tasks that block the others, `n_waiting` counts settled queries that were read
-    but not processed, and `now_ms` is the settled time of the last query of the last interval.
+    `awaited` are the tasks that block the others, `n_buffered` counts settled queries that were
+    read but not processed, and `now_ms` is the settled time of the last query of the last interval.
     `counts` are of this process: ("records", outcome), ("releases", model, status), and ("values",
     ...) of published intervals, by the paths of `OnlineLearner.sums`.
     """
@@ -131,7 +131,7 @@ class LeaderView(Struct, frozen=True):
     is_leader: bool = False
     n_tasks: int = 0
     awaited: tuple[int, ...] = ()
-    n_waiting: int = 0
+    n_buffered: int = 0
     n_ignored: int = 0
     now_ms: int | None = None
     models: tuple[ModelView, ...] = ()

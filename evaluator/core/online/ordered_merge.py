@@ -114,11 +114,11 @@ class OrderedMerge:
 
     def __init__(self, n_tasks: int, taken: Mapping[int, TaskProgress]) -> None:
         self._tasks = [_Task(*taken.get(task, (None, -1))) for task in range(n_tasks)]
-        self.n_waiting_bytes = 0
+        self.n_buffered_bytes = 0
         """The size of the records that wait; in memory they take a few times as much."""
 
     @property
-    def n_waiting(self) -> int:
+    def n_buffered(self) -> int:
         """Queries that were read and cannot be taken yet."""
         return sum(len(task.waiting) for task in self._tasks)
 
@@ -163,7 +163,7 @@ class OrderedMerge:
         task.settled_ms = query.settled_time_ms
         task.watermark_ms = max(task.watermark_ms, query.settled_time_ms)
         task.waiting.append(query)
-        self.n_waiting_bytes += query.n_bytes
+        self.n_buffered_bytes += query.n_bytes
 
     def watermark(self, number: int, record: WatermarkRecord) -> None:
         """Adds a watermark record of a task, as `ReadTask` does."""
@@ -171,7 +171,7 @@ class OrderedMerge:
 
     def begin_again(self, number: int) -> None:
         """Begins a task with its next record; its queries that wait are dropped."""
-        self.n_waiting_bytes -= sum(query.n_bytes for query in self._tasks[number].waiting)
+        self.n_buffered_bytes -= sum(query.n_bytes for query in self._tasks[number].waiting)
         self._tasks[number] = _Task()
 
     def end(self) -> None:
@@ -188,7 +188,7 @@ class OrderedMerge:
             if any(task.blocks(settled_ms) for task in self._tasks):
                 return
             query = first.waiting.popleft()
-            self.n_waiting_bytes -= query.n_bytes
+            self.n_buffered_bytes -= query.n_bytes
             yield query
 
     def _before(self, task: _Task, settled_ms: int) -> Iterator[SettledQuery]:
@@ -196,5 +196,5 @@ class OrderedMerge:
         waiting = task.waiting
         while waiting and waiting[0].settled_time_ms < settled_ms:
             query = waiting.popleft()
-            self.n_waiting_bytes -= query.n_bytes
+            self.n_buffered_bytes -= query.n_bytes
             yield query

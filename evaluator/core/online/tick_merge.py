@@ -32,7 +32,7 @@ class TickMerge:
         rules: the watched series.
     """
 
-    n_waiting_bytes = 0
+    n_buffered_bytes = 0
     """No record is kept."""
 
     def __init__(self, n_tasks: int, taken: Mapping[int, TaskProgress], rules: WatchRules) -> None:
@@ -45,7 +45,7 @@ class TickMerge:
         """Offsets after the queries of closed ticks."""
 
     @property
-    def n_waiting(self) -> int:
+    def n_buffered(self) -> int:
         """Queries that were read, while other tasks may still have earlier ones."""
         return sum(len(task.waiting_ms) for task in self._tasks)
 

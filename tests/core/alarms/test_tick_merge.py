@@ -20,11 +20,11 @@ def test_a_task_behind_the_others_is_awaited():
     for task, n in enumerate((1, len(queries), 2)):
         added(merge, task, queries[:n])
     list(merge.take())
-    assert merge.n_waiting == len(queries)
+    assert merge.n_buffered == len(queries)
     assert merge.awaited == [0]
     merge.watermark(0, WatermarkRecord(queries[-1].settled_time_ms + 1, 1))
     list(merge.take())
     assert merge.awaited == [2]
     merge.watermark(2, WatermarkRecord(queries[-1].settled_time_ms + 1, 2))
     list(merge.take())
-    assert (merge.n_waiting, merge.awaited) == (0, [])
+    assert (merge.n_buffered, merge.awaited) == (0, [])
