@@ -144,13 +144,13 @@ def _require_apart(
 
 def _of_other_topics(origin: Origin, now: dict[Log, str], topic_ids: Mapping[Log, str]) -> bool:
     """Whether a record belongs to topics other than *now*; adds unknown topic ids to *now*."""
-    for log, mark in origin.logs.items():
-        before = mark.topic_id and now.setdefault(log, mark.topic_id)
-        if before != mark.topic_id and log not in topic_ids:
+    for log, log_id in origin.logs.items():
+        before = log_id.topic_id and now.setdefault(log, log_id.topic_id)
+        if before != log_id.topic_id and log not in topic_ids:
             raise SourceUnusable(
                 f"Checkpoints are of several topics named {log}, and this user may not read the "
                 "id of the present one. Grant Describe on the inputs."
             )
-        if before != mark.topic_id:
+        if before != log_id.topic_id:
             return True
     return False

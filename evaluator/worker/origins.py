@@ -88,7 +88,7 @@ class Origins:
         for (name, number), note in notes.items():
             positions, origin = states.setdefault(number, ({}, Origin()))
             positions[name] = found[name, number].offset
-            origin.logs[name] = note.mark
+            origin.logs[name] = note.log_id
             origin.ends_lost = max(origin.ends_lost, note.ends_lost)
         mismatches = await self.mismatches(states)
         for number, reason in mismatches.items():
@@ -150,12 +150,12 @@ class Origins:
         last: dict[tuple[Partition, int], LastRecord] = {}
         for number, (positions, origin) in states.items():
             for name, position in positions.items():
-                partition, mark = (name, number), origin.logs[name]
-                mismatch = self._compare_ends(partition, position, mark)
+                partition, log_id = (name, number), origin.logs[name]
+                mismatch = self._compare_ends(partition, position, log_id)
                 if mismatch is not None:
                     found[partition] = mismatch
-                elif mark.last is not None and mark.last.offset >= self.begins[partition]:
-                    last[partition, mark.last.offset] = mark.last
+                elif log_id.last is not None and log_id.last.offset >= self.begins[partition]:
+                    last[partition, log_id.last.offset] = log_id.last
         found |= await self._compare_records(last)
         reasons: dict[int, str] = {}
         for number, (_, origin) in states.items():
@@ -167,9 +167,9 @@ class Origins:
                 reasons[number] = "; ".join(mismatch.reason for mismatch in of_task)
         return reasons
 
-    def _compare_ends(self, partition: Partition, position: int, mark: LogId) -> Mismatch | None:
+    def _compare_ends(self, partition: Partition, position: int, log_id: LogId) -> Mismatch | None:
         """The mismatch of topic id or end, if any."""
-        name, (topic_id, last) = partition[0], mark
+        name, (topic_id, last) = partition[0], log_id
         now, end = self.topic_ids.get(name), self.ends[partition]
         if None not in {now, topic_id} and now != topic_id:
             reason = f"topic {name} was recreated: its id is {now}, not {topic_id}"

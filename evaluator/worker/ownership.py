@@ -369,9 +369,9 @@ class Ownership:
 
     def _set_origin(self, engine: Engine, known: Origin) -> None:
         """Sets the logs that an engine reads; topic ids are the current ones if known."""
-        for name, mark in known.logs.items():
-            topic_id = self.origins.topic_ids.get(name, mark.topic_id)
-            engine.origin.logs[name] = LogId(topic_id, mark.last)
+        for name, log_id in known.logs.items():
+            topic_id = self.origins.topic_ids.get(name, log_id.topic_id)
+            engine.origin.logs[name] = LogId(topic_id, log_id.last)
         engine.origin.ends_lost = max(known.ends_lost, self.origins.ends_lost[engine.task])
 
     def _set_skips(self, engine: Engine, heads: Sequence[Head]) -> None:

@@ -193,7 +193,7 @@ class StoreSnapshots:
             if row is None:
                 return None
             head = head_from(row)
-            ids = {name: mark.topic_id for name, mark in head.origin.logs.items()}
+            ids = {name: log_id.topic_id for name, log_id in head.origin.logs.items()}
             place = place_of(cluster, ids, head.origin.ends_lost, number, self._fingerprint)
             return self._store.write(place, folder / _STORE, head.positions, self._check)
         finally:

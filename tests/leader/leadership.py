@@ -68,8 +68,8 @@ class LeaderHarness:
             if isinstance(record, SettledQuery):
                 task, value = record.task, settled_value(record)
             else:
-                task, mark = record
-                value = encode_watermark(mark, task=task)[0].value
+                task, watermark = record
+                value = encode_watermark(watermark, task=task)[0].value
             self.broker.write(("settled", task), [OutputRecord(b"k", value, headers)])
 
     def settle_all(self, queries: Sequence[SettledQuery], seed: int = 0, **how: str) -> None:

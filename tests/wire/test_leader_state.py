@@ -203,8 +203,8 @@ def test_a_settled_record_is_read_as_the_query_that_was_written():
 
 
 def test_watermark_records_are_read_and_other_values_refused():
-    mark = decode_settled(b'{"task":2,"watermark_ms":10,"n":3}', MEASURES)
-    assert mark == (2, WatermarkRecord(10, 3))
+    record = decode_settled(b'{"task":2,"watermark_ms":10,"n":3}', MEASURES)
+    assert record == (2, WatermarkRecord(10, 3))
     for text in (b"", b"{}", b"[]", b'{"task":2,"n":3}', b"\xff"):
         with pytest.raises(SettledUnreadable):
             decode_settled(text, MEASURES)

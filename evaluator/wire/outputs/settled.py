@@ -17,7 +17,7 @@ from evaluator.core.online.watched_queries import WatchedQueries
 from evaluator.core.types.candidates import CandidateKind, Described, Graph
 from evaluator.core.types.records import FloatArray, IntArray, LoggedQuery, WatermarkRecord
 from evaluator.wire.messages.models import MAX_GRADE
-from evaluator.wire.outputs.watched_decoder import Marks, WatchedDecoder, merged
+from evaluator.wire.outputs.watched_decoder import WatchedDecoder, WatermarkRows, merged
 from evaluator.wire.reading import Count, Reader, refused_as
 
 MAX_SETTLED_BYTES: Final = 16 << 20
@@ -195,19 +195,19 @@ class WatchedReader:
             found = self._by_reference(values, offsets, task, refused)
         if found is None:
             return [], refused
-        (queries, marks), first, parts = found, 0, list[Watched]()
-        for row, watermark_ms in [*marks, (len(queries.ns), None)]:
+        (queries, watermark_rows), first, parts = found, 0, list[Watched]()
+        for row, watermark_ms in [*watermark_rows, (len(queries.ns), None)]:
             if row > first:
                 parts.append(queries.rows(slice(first, row)))
             if watermark_ms is not None:
-                mark = WatermarkRecord(watermark_ms, int(queries.ns[row]))
-                parts.append((int(queries.offsets[row]), mark))
+                record = WatermarkRecord(watermark_ms, int(queries.ns[row]))
+                parts.append((int(queries.offsets[row]), record))
             first = row + 1
         return parts, refused
 
     def _by_reference(
         self, values: ByteStrings, offsets: IntArray, task: int | None, refused: list[Refused]
-    ) -> tuple[WatchedQueries, Marks] | None:
+    ) -> tuple[WatchedQueries, WatermarkRows] | None:
         """The same as the compiled part; None without records. Adds to *refused*."""
         records, kept = list[Any](), list[int]()
         for value, offset in zip(values, offsets.tolist(), strict=True):
@@ -221,10 +221,10 @@ class WatchedReader:
         given = np.array([list(map(of, records)) for of in self._values_of])
         shape = len(self._values_of), len(records)
         columns = merged(given.reshape(shape).T, self._n_spellings)
-        marks = [
+        watermark_rows = [
             (row, of.watermark_ms) for row, of in enumerate(records) if of.watermark_ms is not None
         ]
-        return WatchedQueries.of(records, np.array(kept), *columns), marks
+        return WatchedQueries.of(records, np.array(kept), *columns), watermark_rows
 
     def _one(self, value: bytes, task: int | None) -> Any:
         record = self._read(value)
@@ -247,8 +247,8 @@ def watched_of(
             queries: Any = [query for query, _ in rows]
             found.append(WatchedQueries.of_settled(queries, columns))
         else:
-            marks: Any = rows
-            found += [(offset, mark) for (_, mark), offset in marks]
+            watermarks: Any = rows
+            found += [(offset, watermark) for (_, watermark), offset in watermarks]
     return found
 
 

@@ -22,7 +22,7 @@ from evaluator.wire.native.library import SEPARATOR, Arrays, MessageTexts, Numbe
 _MAX_WATCHED: Final = 64
 _N_COLUMNS: Final = 12
 
-Marks = list[tuple[int, int]]
+WatermarkRows = list[tuple[int, int]]
 """Rows that are watermark records, and their watermarks."""
 
 
@@ -60,7 +60,7 @@ class WatchedDecoder:
 
     def __call__(
         self, values: ByteStrings, offsets: IntArray
-    ) -> tuple[WatchedQueries, Marks] | None:
+    ) -> tuple[WatchedQueries, WatermarkRows] | None:
         """The records, those of watermarks as rows too; None if one is for the reference path."""
         n, n_watched, found = len(values), len(self._watched), self._arrays
         if library.BUILT is None or n_watched > _MAX_WATCHED or not n:
@@ -79,7 +79,7 @@ class WatchedDecoder:
         ids = found.text("ids", found["ids_size"])
         given = np.full(n * n_watched, nan)
         given[found.part("places", found["n_values"])] = found.part("values", found["n_values"])
-        marks = np.flatnonzero(watermarks_ms >= 0)
+        rows = np.flatnonzero(watermarks_ms >= 0)
         queries = WatchedQueries(
             *(tasks, ns, np.minimum(settled_ms, MAX_TIMESTAMP_MS), event_ms, offsets),
             *(ByteStrings(ids, *spans[:2]), ByteStrings(ids, *spans[2:])),
@@ -88,7 +88,7 @@ class WatchedDecoder:
             judged > 0,
             *merged(given.reshape(n, n_watched), self._n_spellings),
         )
-        return queries, list(zip(marks.tolist(), watermarks_ms[marks].tolist(), strict=True))
+        return queries, list(zip(rows.tolist(), watermarks_ms[rows].tolist(), strict=True))
 
 
 def merged(values: FloatArray, n_spellings: Sequence[int]) -> tuple[IntArray, NDArray[np.bool_]]:

@@ -40,8 +40,8 @@ def last_record(records: Records) -> LastRecord:
 
 def note_last(origin: Origin, records: Records) -> None:
     """Updates the last record of a log that was read."""
-    mark = origin.logs[records.log]
-    origin.logs[records.log] = mark._replace(last=last_record(records))
+    log_id = origin.logs[records.log]
+    origin.logs[records.log] = log_id._replace(last=last_record(records))
 
 
 def generation_of(origin: Origin) -> str:
@@ -53,10 +53,10 @@ def generation_of(origin: Origin) -> str:
 
 def origin_from(row: OriginRow) -> Origin:
     """The origin in a row."""
-    return Origin({log: _mark_from(*row["logs"][log]) for log in LOGS}, row["ends_lost"])
+    return Origin({log: _log_id_from(*row["logs"][log]) for log in LOGS}, row["ends_lost"])
 
 
-def _mark_from(topic_id: str | None, last: _LastRow | None) -> LogId:
+def _log_id_from(topic_id: str | None, last: _LastRow | None) -> LogId:
     return LogId(topic_id, None if last is None else LastRecord(*last))
 
 
@@ -64,7 +64,7 @@ class CommitNote(NamedTuple):
     """Metadata of a committed offset."""
 
     fingerprint: str
-    mark: LogId = LogId()
+    log_id: LogId = LogId()
     ends_lost: int = 0
 
 
@@ -79,4 +79,4 @@ def commit_note(metadata: str) -> CommitNote:
         fingerprint, topic_id, last, ends_lost = _read_metadata(metadata.encode())
     except ValueError:
         return CommitNote(metadata)
-    return CommitNote(fingerprint, _mark_from(topic_id, last), ends_lost)
+    return CommitNote(fingerprint, _log_id_from(topic_id, last), ends_lost)
