@@ -1,4 +1,4 @@
-"""Heartbeats for quiet logs, so that event time advances in them, and the broker clock."""
+"""Heartbeats for idle logs, so that event time advances in them, and the broker clock."""
 
 import time
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 
 class Heartbeats:
-    """Appends a heartbeat to each log that is quiet for `idle_ms`."""
+    """Appends a heartbeat to each log that is idle for `idle_ms`."""
 
     def __init__(self, source: Source, *, enabled: bool) -> None:
         self.clock = BrokerClock(source)
@@ -36,7 +36,7 @@ class Heartbeats:
         for task in tasks:
             for log_name in LOGS:
                 if task.needs_heartbeat(log_name, now=now, broker_ms=broker_ms):
-                    task.quiet_since[log_name] = now
+                    task.idle_since[log_name] = now
                     await self._append((log_name, task.number), broker_ms)
 
     async def _append(self, partition: Partition, timestamp_ms: int) -> None:

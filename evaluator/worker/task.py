@@ -78,7 +78,7 @@ class Task:
         self.values = values
         self.ends = dict(ends)
         self.committed: dict[Log, int | None] = dict.fromkeys(LOGS)  # as far as known here
-        self.quiet_since = dict.fromkeys(LOGS, time.monotonic())
+        self.idle_since = dict.fromkeys(LOGS, time.monotonic())
         self._wire = wire
         self._settings = settings
         self._loaded_seconds = loaded_seconds
@@ -252,14 +252,14 @@ class Task:
                 judgments = self._wire.judgments(records)
             if len(records):
                 if records.log not in self._wire.stages:
-                    self.quiet_since[records.log] = now
+                    self.idle_since[records.log] = now
                 note_last(self.engine.origin, records)
         stages.end("decode")
         self._changed = True
         before_ms = before["judgments"]
         outputs = self.engine.receive(rankings, judgments)
         clocks = self.engine.clocks_ms
-        self.quiet_since.update((log, now) for log in LOGS if clocks[log] != before[log])
+        self.idle_since.update((log, now) for log in LOGS if clocks[log] != before[log])
         if not self.restoring:
             self.values.add(outputs.settled, rankings=rankings, judgments=judgments)
         passed_ms = (self.engine.clocks_ms["judgments"] or 0) - (before_ms or 0)
@@ -275,10 +275,10 @@ class Task:
         return emission
 
     def needs_heartbeat(self, name: Log, *, now: float, broker_ms: int) -> bool:
-        """Whether a log is read to its end and quiet for `idle_ms`, and its clock is recent."""
-        quiet_ms = (now - self.quiet_since[name]) * 1000
+        """Whether a log is read to its end and idle for `idle_ms`, and its clock is recent."""
+        idle_for_ms = (now - self.idle_since[name]) * 1000
         at_end = self.positions[name] >= self.ends[name]
-        if self.restoring or not at_end or quiet_ms < self._settings.idle_ms:
+        if self.restoring or not at_end or idle_for_ms < self._settings.idle_ms:
             return False
         clocks = self.engine.clocks_ms
         other: Log = "judgments" if name == "rankings" else "rankings"
