@@ -46,7 +46,7 @@ class StoreClaims:
             self._topic_ids, self._stored = topic_ids, self._read(topic_ids)
         self._update()
         now = {view.task: sum(view.positions.values()) for view in self._snapshot()}
-        return {task: reach for task, reach in (self._stored | now).items() if reach > 0}
+        return {task: progress for task, progress in (self._stored | now).items() if progress > 0}
 
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
@@ -90,7 +90,7 @@ class StoreClaims:
         if self._stored is None:
             return
         file = _File(self._fingerprint, dict(self._topic_ids), self._stored)
-        aside = self._path.with_suffix(".new")
+        replacement = self._path.with_suffix(".new")
         with suppress(OSError):
-            aside.write_bytes(msgspec.json.encode(file))
-            aside.replace(self._path)
+            replacement.write_bytes(msgspec.json.encode(file))
+            replacement.replace(self._path)

@@ -1,8 +1,8 @@
 """Snapshots of stores: written at intervals, and fetched for tasks without a recent store.
 
-A fetched snapshot is a store that is behind, like one of a worker that was away: it is checked and
-catches up like any other. Threads copy and transfer; every failure is logged and counted, and the
-task continues without the snapshot.
+A fetched snapshot is a store that is behind, like the store of a worker that was stopped: it is
+checked and catches up like any other. Threads copy and transfer; every failure is logged and
+counted, and the task continues without the snapshot.
 """
 
 import re

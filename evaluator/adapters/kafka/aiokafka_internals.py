@@ -109,7 +109,7 @@ def _patch_library() -> None:
 def _pause_between_updates(client: Any, seconds: float) -> None:
     """Makes a client pause after a metadata request that did not find every leader.
 
-    Otherwise it repeats the request at once while a broker is away, and keeps one core busy.
+    Otherwise it repeats the request at once while a broker is unavailable, and keeps one core busy.
     """
     update = client._metadata_update
 

@@ -42,7 +42,7 @@ class RowIndex:
     def find(self, keys: KeyHashes) -> IntArray:
         """The row of each key, -1 for none: `[n_keys]`."""
         rows, left = np.full(len(keys), -1, np.int64), np.arange(len(keys))
-        at, steps = self._ways(keys)
+        at, steps = self._probes(keys)
         while len(left):
             here = self._slots[at]
             there = np.flatnonzero(here != _EMPTY)
@@ -63,7 +63,7 @@ class RowIndex:
             size = max(self._FEWEST, 1 << (2 * len(rows)).bit_length())
             self._slots, self._n_used = np.full(size, _EMPTY, np.int32), 0
         self._n_used += len(rows)
-        at, steps = self._ways(self._table["key"][rows])
+        at, steps = self._probes(self._table["key"][rows])
         while len(rows):
             free = self._slots[at] < 0
             self._slots[at[free]] = rows[free]
@@ -80,7 +80,7 @@ class RowIndex:
         """Replaces each row by another one of its key."""
         self._slots[self._slots_of(rows)] = others
 
-    def _ways(self, keys: KeyHashes) -> tuple[IntArray, IntArray]:
+    def _probes(self, keys: KeyHashes) -> tuple[IntArray, IntArray]:
         """The first slot of each key, and the odd step to its next one."""
         first, second = halves(keys).T & np.uint64(len(self._slots) - 1)
         return first.view(np.int64), second.view(np.int64) | 1
@@ -89,7 +89,7 @@ class RowIndex:
         return (at + steps) & (len(self._slots) - 1)
 
     def _slots_of(self, rows: IntArray) -> IntArray:
-        at, steps = self._ways(self._table["key"][rows])
+        at, steps = self._probes(self._table["key"][rows])
         left = np.flatnonzero(self._slots[at] != rows)
         while len(left):
             at[left] = self._next(at[left], steps[left])

@@ -124,9 +124,9 @@ class Tiering:
     def load_due(self, due_range: DueRange) -> IntArray:
         """Rows of the queries of a due range; queries on disk are loaded for one batch."""
         rows = self.rows_of(due_range)
-        away = np.flatnonzero(rows < 0)
-        if len(away):
-            self.load_keys(keys_from(self._keys_of(due_range, away)), "load_for_batch")
+        on_disk = np.flatnonzero(rows < 0)
+        if len(on_disk):
+            self.load_keys(keys_from(self._keys_of(due_range, on_disk)), "load_for_batch")
             rows = self.rows_of(due_range)
         return rows
 
@@ -174,19 +174,19 @@ class Tiering:
         The release of the others is scheduled again, in a separate run.
         """
         rows, table = self.rows_of(due_range), self._queries.table
-        here, away = rows[rows >= 0], np.flatnonzero(rows < 0)
+        here, on_disk = rows[rows >= 0], np.flatnonzero(rows < 0)
         offsets = table["offset"][here]
         reserved = self._keys.release(here, limit_ms)
         self._drop_rows(offsets[~reserved].tolist())
         stay, offsets = here[reserved], offsets[reserved]
         keys: list[Key] = self._queries.index.keys_of(stay)
         times = table["named_ms"][stay]
-        if len(away):
-            keys_on_disk, on_disk = self._release_on_disk(due_range, away, limit_ms)
-            keys += keys_on_disk
-            times = np.append(times, on_disk["named_ms"])
-            offsets = np.append(offsets, on_disk["offset"])
-            stay = np.append(stay, np.full(len(on_disk), -1))
+        if len(on_disk):
+            kept_keys, kept = self._release_on_disk(due_range, on_disk, limit_ms)
+            keys += kept_keys
+            times = np.append(times, kept["named_ms"])
+            offsets = np.append(offsets, kept["offset"])
+            stay = np.append(stay, np.full(len(kept), -1))
         if self._row_by_offset:
             stay = stay.copy()
             stay[[offset in self._row_by_offset for offset in offsets.tolist()]] = -1

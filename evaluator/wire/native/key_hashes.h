@@ -20,7 +20,7 @@ static const byte blake_order[10][16] = {
 
 enum { BLAKE_BLOCK = 128, KEY_HASH_BYTES = 16 };
 
-static uint64_t turned(uint64_t word, int bits)
+static uint64_t rotated_right(uint64_t word, int bits)
 {
     return word >> bits | word << (64 - bits);
 }
@@ -28,13 +28,13 @@ static uint64_t turned(uint64_t word, int bits)
 static void blake_mix(uint64_t *a, uint64_t *b, uint64_t *c, uint64_t *d, uint64_t x, uint64_t y)
 {
     *a += *b + x;
-    *d = turned(*d ^ *a, 32);
+    *d = rotated_right(*d ^ *a, 32);
     *c += *d;
-    *b = turned(*b ^ *c, 24);
+    *b = rotated_right(*b ^ *c, 24);
     *a += *b + y;
-    *d = turned(*d ^ *a, 16);
+    *d = rotated_right(*d ^ *a, 16);
     *c += *d;
-    *b = turned(*b ^ *c, 63);
+    *b = rotated_right(*b ^ *c, 63);
 }
 
 /* Adds a block; `n` bytes were added with it, and `last` is all ones for the last block. */
