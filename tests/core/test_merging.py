@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from evaluator.core.join.merging import GradeMerge, Standing
+from evaluator.core.join.merging import GradeMerge, GradesBySource
 from tests.core.build import Task, judgment, ranking
 
 BY_MAX = {"grades_merge": "max"}
@@ -52,13 +52,13 @@ def test_an_out_of_order_withdrawal_leaves_the_largest_remaining_grade():
 
 
 def test_only_grades_that_may_count_later_are_kept():
-    standing = Standing()
+    by_source = GradesBySource()
     for at, grade in enumerate([1, 5, 3, 3, 2, 4]):
-        standing.add((at, 0), "click", grade, takes_max=True)
-    assert standing._by_source == {"click": [((1, 0), 5), ((5, 0), 4)]}
+        by_source.add((at, 0), "click", grade, takes_max=True)
+    assert by_source._by_source == {"click": [((1, 0), 5), ((5, 0), 4)]}
     for at in range(1_000):
-        standing.add((at, 0), "human", 1, takes_max=False)
-    assert standing._by_source["human"] == [((999, 0), 1)]
+        by_source.add((at, 0), "human", 1, takes_max=False)
+    assert by_source._by_source["human"] == [((999, 0), 1)]
 
 
 def test_rules_equal_to_the_default_are_dropped():

@@ -284,7 +284,7 @@ class Join:
             known.apply(self._batch.first[row], in_time=True)
         elif self._queries.table["revision"][row]:
             known.running = self._queries.merged_at(row)
-            known.stand(self._sources.get(row, ""))
+            known.attribute_to(self._sources.get(row, ""))
             for id_hash, value_hash, _, _ in self._queries.judged.heads_at(row):
                 known.remember(id_hash, value_hash)
         return known

@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from evaluator.core.columns.key_hashes import Key
 from evaluator.core.columns.table import RaggedColumns, RowTable, span_indices
-from evaluator.core.join.merging import GradeMerge, Standing
+from evaluator.core.join.merging import GradeMerge, GradesBySource
 from evaluator.core.join.rules import Identity, is_later
 from evaluator.core.join.subtopics import given_subtopics
 from evaluator.core.types.records import (
@@ -98,8 +98,8 @@ class AppliedJudgments(Struct):
     subtopics: Merged = field(default_factory=dict)
     subtopics_in_time: Merged = field(default_factory=dict)
     rule: GradeMerge | None = None  # None: the latest grade counts
-    standing: dict[str, Standing] = field(default_factory=dict)  # with a rule, by candidate id
-    standing_in_time: dict[str, Standing] = field(default_factory=dict)  # like in_time
+    by_source: dict[str, GradesBySource] = field(default_factory=dict)  # with a rule; by candidate
+    by_source_in_time: dict[str, GradesBySource] = field(default_factory=dict)  # like in_time
 
     def remember(self, id_hash: int, value_hash: bytes) -> None:
         """Adds the identity of an applied judgment."""
@@ -121,10 +121,10 @@ class AppliedJudgments(Struct):
         """Merges the grades and subtopics of a judgment."""
         self.remember(hash_of_id(judgment.judgment_id), judgment.hash)
         if not in_time and self.in_time is None:
-            self.in_time, self.standing_in_time = dict(self.running), deepcopy(self.standing)
+            self.in_time, self.by_source_in_time = dict(self.running), deepcopy(self.by_source)
         if in_time and self.in_time is not None:
-            self._merge_grades(self.in_time, self.standing_in_time, judgment)
-        self._merge_grades(self.running, self.standing, judgment)
+            self._merge_grades(self.in_time, self.by_source_in_time, judgment)
+        self._merge_grades(self.running, self.by_source, judgment)
         if judgment.subtopics:
             names = {**dict.fromkeys(judgment.subtopics), **given_subtopics(judgment.subtopics)}
             _merge(self.subtopics, judgment, names)
@@ -132,7 +132,7 @@ class AppliedJudgments(Struct):
                 _merge(self.subtopics_in_time, judgment, names)
 
     def _merge_grades(
-        self, merged: Merged, standing: dict[str, Standing], judgment: PendingJudgment
+        self, merged: Merged, by_source: dict[str, GradesBySource], judgment: PendingJudgment
     ) -> None:
         if self.rule is None:
             _merge(merged, judgment, judgment.grades)
@@ -140,17 +140,20 @@ class AppliedJudgments(Struct):
         stamp, takes_max = (judgment.timestamp_ms, judgment.offset), self.rule.takes_max
         source = judgment.source
         for name, grade in judgment.grades.items():
-            of_candidate = standing.setdefault(name, Standing())
+            of_candidate = by_source.setdefault(name, GradesBySource())
             of_candidate.add(stamp, source, grade, takes_max=takes_max(source))
             merged[name] = of_candidate.merged()
 
-    def stand(self, source: str) -> None:
-        """Takes the running grades for those of one judgment of this source."""
+    def attribute_to(self, source: str) -> None:
+        """Attributes the running grades to this source, if grades are merged by source.
+
+        They come from the columns, which then hold the grades of a single judgment.
+        """
         if self.rule is not None:
             for name, (timestamp_ms, offset, grade) in self.running.items():
                 stamp, takes_max = (timestamp_ms, offset), self.rule.takes_max(source)
-                self.standing[name] = Standing()
-                self.standing[name].add(stamp, source, grade, takes_max=takes_max)
+                self.by_source[name] = GradesBySource()
+                self.by_source[name].add(stamp, source, grade, takes_max=takes_max)
 
 
 def _merge(merged: Merged, judgment: PendingJudgment, given: Mapping[str, Any]) -> None:

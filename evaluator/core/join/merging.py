@@ -27,8 +27,8 @@ class GradeMerge:
         return self._by_source.get(source, self._default) == "max"
 
 
-class Standing:
-    """Grades of one candidate that count, or may count once later ones are withdrawn.
+class GradesBySource:
+    """The grades of one candidate by source: those that count, or can count after further ones.
 
     Of each source the stamps ascend and, if its largest grade counts, the grades descend: a grade
     with an equal or larger one after it can never count again.
