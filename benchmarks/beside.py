@@ -29,7 +29,7 @@ from evaluator.cli.watching import watch_rules_of
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.core.columns.byte_strings import ByteStrings
-from evaluator.core.learning.groups import Batch, Group
+from evaluator.core.learning.groups import Group, UpdateBatch
 from evaluator.core.learning.learner import Learner
 from evaluator.core.measures import MeasureSet
 from evaluator.core.online.alarm_watch import AlarmWatch, WatchResult
@@ -123,7 +123,7 @@ def learner_seconds(n_groups: int, size: int) -> float:
     learner = Learner(learning_rate=1e-3)
     state = learner.start((0.0,) * 4)
     began = time.process_time()
-    batches: list[Batch]
+    batches: list[UpdateBatch]
     for batches in learner.batches(groups, size):
         state, _ = learner.learn(state, batches)
     return time.process_time() - began

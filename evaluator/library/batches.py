@@ -32,7 +32,7 @@ _CELLS: Final = 1 << 15
 _NO_TABLE: Final = "{} must be [n_queries, n_candidates] of numbers, NaN without one."
 
 
-class Batch(Struct, frozen=True):
+class QueryBatch(Struct, frozen=True):
     """Some of the queries; `queries` are their positions among all queries.
 
     `scores` and `grades` are those of `dense_lists`. `names` are the ids of queries, if they have
@@ -47,7 +47,7 @@ class Batch(Struct, frozen=True):
     ids: Sequence[Sequence[str]] | None = None
 
 
-def batches_of_arrays(grades: Any, scores: Any) -> Iterator[Batch]:
+def batches_of_arrays(grades: Any, scores: Any) -> Iterator[QueryBatch]:
     """Batches of two arrays, `[n_queries, n_candidates]`, or two lists of lists.
 
     Raises:
@@ -66,9 +66,9 @@ def batches_of_arrays(grades: Any, scores: Any) -> Iterator[Batch]:
     for first in range(0, n, step):
         part = slice(first, min(first + step, n))
         if are_arrays:
-            batch = Batch(part, scores[part], grades[part])
+            batch = QueryBatch(part, scores[part], grades[part])
         else:  # an array at a time
-            batch = Batch(part, _padded(scores[part], "run"), _padded(grades[part], "qrels"))
+            batch = QueryBatch(part, _padded(scores[part], "run"), _padded(grades[part], "qrels"))
             _check_shapes(batch.grades, batch.scores)
         _check(batch, range(first, n))
         yield batch
@@ -123,7 +123,7 @@ def _check_shapes(grades: FloatArray, scores: FloatArray) -> None:
         )
 
 
-def _check(batch: Batch, query_ids: Sequence[Any]) -> None:
+def _check(batch: QueryBatch, query_ids: Sequence[Any]) -> None:
     bad = (batch.grades > MAX_GRADE) | np.isinf(batch.scores)
     if bad.any():
         row = int(bad.any(axis=1).argmax())
@@ -139,7 +139,7 @@ def batches_of_dicts(
     rankings: Sequence[Scores],
     *,
     with_ids: bool = False,
-) -> Iterator[Batch]:
+) -> Iterator[QueryBatch]:
     """Batches of queries with lists of similar length; the arguments are parallel.
 
     The first columns are the ranked candidates, the next ones those judged but not ranked.
@@ -177,7 +177,7 @@ def _batch(
     lengths: IntArray,
     *,
     with_ids: bool,
-) -> Batch:
+) -> QueryBatch:
     total = int(lengths.sum())
     scores = _numbers(names, (ranking.values() for ranking in rankings), total)
     grades = _grades(names, rankings, judged, total)
@@ -203,7 +203,7 @@ def _batch(
     if with_ids:
         ids = [[*ranking, *some] for ranking, some in zip(rankings, missing, strict=True)]
     by_ids = partial(_by_ids, rankings, width)
-    return Batch(queries, padded_scores, padded_grades, by_ids, names, ids)
+    return QueryBatch(queries, padded_scores, padded_grades, by_ids, names, ids)
 
 
 def _grades(

@@ -14,7 +14,7 @@ from evaluator.core.measures import InvalidInputError
 from evaluator.core.measures.lists import JudgedLists
 from evaluator.core.measures.tables import decay
 from evaluator.core.types.records import SubtopicsById
-from evaluator.library.batches import Batch
+from evaluator.library.batches import QueryBatch
 from evaluator.library.forms import check_keys, is_arrays, least_relevant, qrels_of, run_of
 from evaluator.library.matching import Missing, match
 
@@ -90,7 +90,7 @@ class OfCandidates(NamedTuple):
     subtopics: SubtopicsByQuery | None = None
     freshness: Freshness | None = None
 
-    def added_to(self, lists: JudgedLists, batch: Batch) -> JudgedLists:
+    def added_to(self, lists: JudgedLists, batch: QueryBatch) -> JudgedLists:
         """The lists of a batch with both."""
         named = list(zip(batch.names, batch.ids or (), strict=False))
         if self.subtopics is not None:

@@ -10,7 +10,7 @@ from evaluator.core.measures import NEVER_RANKED, InvalidInputError
 from evaluator.core.measures.dense import dense_lists
 from evaluator.core.measures.lists import BoolArray, JudgedLists
 from evaluator.core.types.records import FloatArray, IntArray
-from evaluator.library.batches import Batch, batches_of_arrays
+from evaluator.library.batches import QueryBatch, batches_of_arrays
 from evaluator.library.forms import is_arrays, least_relevant, qrels_of, run_of
 from evaluator.library.matching import Empty, Missing, Sides, check_choices, match
 from evaluator.library.measured import QueryId, frame_of
@@ -269,7 +269,7 @@ def thresholds(
 class _Part(NamedTuple):
     """A batch, the ids and places of its queries, and which of them count: `[n_queries]`."""
 
-    batch: Batch
+    batch: QueryBatch
     names: Sequence[QueryId]
     places: IntArray
     counts: BoolArray

@@ -9,7 +9,7 @@ import numpy as np
 
 from evaluator.core.measures import InvalidInputError
 from evaluator.core.measures.lists import BoolArray
-from evaluator.library.batches import Batch, Grades, Qrels, Run, Scores, batches_of_dicts
+from evaluator.library.batches import Grades, Qrels, QueryBatch, Run, Scores, batches_of_dicts
 from evaluator.library.forms import check_ids
 
 Empty = Literal["zero", "skip"]
@@ -40,7 +40,7 @@ class Matched(NamedTuple):
     missing: int
     unjudged: int
 
-    def batches(self, *, with_ids: bool = False) -> Iterator[Batch]:
+    def batches(self, *, with_ids: bool = False) -> Iterator[QueryBatch]:
         """The queries in batches."""
         return batches_of_dicts(self.query_ids, self.judged, self.rankings, with_ids=with_ids)
 
@@ -65,7 +65,7 @@ class Sides:
     def __init__(self) -> None:
         self._judged = self._ranked = self.missing = self.unjudged = 0
 
-    def add(self, batch: Batch) -> tuple[BoolArray, BoolArray]:
+    def add(self, batch: QueryBatch) -> tuple[BoolArray, BoolArray]:
         """Counts a batch; returns the masks of its rows with a grade and with a score."""
         judged: BoolArray = np.any(batch.grades >= 0, axis=1)
         ranked: BoolArray = np.any(np.isfinite(batch.scores), axis=1)

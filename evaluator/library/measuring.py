@@ -22,7 +22,7 @@ from evaluator.core.measures import (
 from evaluator.core.measures.dense import dense_lists
 from evaluator.core.measures.lists import BoolArray
 from evaluator.core.types.records import IntArray
-from evaluator.library.batches import Batch, Qrels, Run, batches_of_arrays
+from evaluator.library.batches import Qrels, QueryBatch, Run, batches_of_arrays
 from evaluator.library.candidates import (
     Freshness,
     OfCandidates,
@@ -186,7 +186,7 @@ class Rules(Struct, frozen=True, kw_only=True):
         """Values in units of 2^-40: `[n_queries, n_measures]`."""
         return self.measures.units(lists.condensed() if self.judged_only else lists)
 
-    def lists(self, batch: Batch) -> JudgedLists:
+    def lists(self, batch: QueryBatch) -> JudgedLists:
         return dense_lists(
             batch.scores, batch.grades, tie_order=batch.tie_order, with_ties=self.ties == "average"
         )
@@ -196,7 +196,7 @@ def measured_arrays(grades: Any, scores: Any, rules: Rules) -> Measured:
     """The values of rows with a judged candidate."""
     sides = Sides()
 
-    def batches() -> Iterator[tuple[Batch, JudgedLists]]:
+    def batches() -> Iterator[tuple[QueryBatch, JudgedLists]]:
         for batch in batches_of_arrays(grades, scores):
             sides.add(batch)
             yield batch, rules.lists(batch)
@@ -220,7 +220,7 @@ def measured_dicts(
     return replace(measured, missing=found.missing, unjudged=found.unjudged)
 
 
-def _any_judged(batch: Batch, lists: JudgedLists) -> BoolArray:
+def _any_judged(batch: QueryBatch, lists: JudgedLists) -> BoolArray:
     """Mask of the queries with a grade; in most batches the ranks of the lists suffice."""
     if lists.ranks.shape[1]:
         first_is_ranked: BoolArray = lists.ranks[:, 0] < NEVER_RANKED
@@ -232,7 +232,7 @@ def _any_judged(batch: Batch, lists: JudgedLists) -> BoolArray:
 
 def _measured(
     query_ids: Sequence[QueryId],
-    batches: Iterable[tuple[Batch, JudgedLists]],
+    batches: Iterable[tuple[QueryBatch, JudgedLists]],
     rules: Rules,
     *,
     ranked: bool,

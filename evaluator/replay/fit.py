@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 from tqdm import tqdm
 
-from evaluator.core.learning.groups import Batch, Group
+from evaluator.core.learning.groups import Group, UpdateBatch
 from evaluator.core.learning.learner import Learner, LearnerState
 from evaluator.core.learning.transforms import (
     Transforms,
@@ -113,7 +113,7 @@ def fit(log: GroupLog, plan: FitPlan) -> Fitted:
     total = plan.epochs * len(groups)
     title = f"fit, {plan.learner.loss}"
     with tqdm(total=total, desc=title, unit=" groups", disable=None) as bar:
-        kept: list[list[Batch]] = []
+        kept: list[list[UpdateBatch]] = []
         for number in range(1, plan.epochs + 1):
             losses: list[float] = []
             for batches in kept or _batches(groups, plan, number, keep=kept):
@@ -245,11 +245,11 @@ def _initial_weights(log: GroupLog, plan: FitPlan) -> tuple[float, ...]:
 
 
 def _batches(
-    groups: Sequence[Group], plan: FitPlan, epoch: int, *, keep: list[list[Batch]]
-) -> Iterator[list[Batch]]:
+    groups: Sequence[Group], plan: FitPlan, epoch: int, *, keep: list[list[UpdateBatch]]
+) -> Iterator[list[UpdateBatch]]:
     """Batches of one epoch; if they are few and not shuffled, they are added to *keep*."""
     order = _order(len(groups), plan.shuffle_seed, epoch)
-    made: list[list[Batch]] = []
+    made: list[list[UpdateBatch]] = []
     n_cells = 0
     ordered = [groups[place] for place in order]
     for batches in plan.learner.batches(ordered, plan.batch_queries):

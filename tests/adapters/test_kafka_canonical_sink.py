@@ -7,7 +7,7 @@ import pytest
 
 from evaluator.adapters.kafka import Connection
 from evaluator.adapters.kafka.mapping import KafkaCanonicalSink
-from evaluator.adapters.kafka.sink import Batch, Emission, KafkaSink
+from evaluator.adapters.kafka.sink import Emission, KafkaSink, OutputBatch
 from evaluator.wire.records import OutputRecord
 
 LOCAL = Connection("127.0.0.1:9")
@@ -32,5 +32,5 @@ async def test_a_refused_record_has_its_dead_letter_in_a_partition_that_exists(
     made._enqueue = lambda lane, batch: enqueued.append((lane, len(batch.records)))
     emission = Emission(asyncio.get_running_loop().create_future(), 1)
     record = OutputRecord(b"k", b'{"trace_id":"t"}' * 10)
-    made._shrink((output, 3), deque([Batch([record], len(record.value), emission)]))
+    made._shrink((output, 3), deque([OutputBatch([record], len(record.value), emission)]))
     assert enqueued == [(("dead-letters", expected), 1)]

@@ -11,7 +11,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from evaluator.adapters.kafka import Connection
 from evaluator.adapters.kafka.clients import close, start_producer
-from evaluator.adapters.kafka.sink import Batch, Emission, KafkaSink, _Producer
+from evaluator.adapters.kafka.sink import Emission, KafkaSink, OutputBatch, _Producer
 from evaluator.ports import SourceUnavailable
 from evaluator.wire.records import OutputRecord
 from tests.waiting import finished
@@ -105,7 +105,7 @@ async def test_a_batch_waiting_for_metadata_fails_when_its_producer_is_closed():
     sink, client = KafkaSink(connection), AIOKafkaProducer()
     client.send_batch = lambda *_, **__: asyncio.Event().wait()  # as without metadata
     producer = sink._producer = _Producer(client, connection.secrets())
-    batch = Batch(
+    batch = OutputBatch(
         [OutputRecord(b"k", b"v")], 2, Emission(asyncio.get_running_loop().create_future(), 1)
     )
     sending = asyncio.ensure_future(sink._send(("windows", 0), batch))

@@ -53,7 +53,7 @@ class Emission(Struct, eq=False):
     left: int
 
 
-class Batch(Struct, eq=False):
+class OutputBatch(Struct, eq=False):
     """Records that are sent together. `n_bytes` is an estimate before compression."""
 
     records: Sequence[OutputRecord]
@@ -96,7 +96,7 @@ class KafkaSink:
         self._stop_timeout_seconds = stop_timeout_seconds
         self._producer: _Producer | None = None
         self._producing = asyncio.Lock()
-        self._lanes: dict[Lane, deque[Batch]] = {}
+        self._lanes: dict[Lane, deque[OutputBatch]] = {}
         self._sending: dict[Lane, asyncio.Task[None]] = {}
         self._pending_bytes = 0
         self._drained = asyncio.Event()
@@ -138,7 +138,7 @@ class KafkaSink:
             emission.acknowledged.set_result(None)
         return emission.acknowledged
 
-    def _enqueue(self, lane: Lane, batch: Batch) -> None:
+    def _enqueue(self, lane: Lane, batch: OutputBatch) -> None:
         batch.emission.left += 1
         self._pending_bytes += batch.n_bytes
         self._lanes.setdefault(lane, deque()).append(batch)
@@ -184,7 +184,7 @@ class KafkaSink:
         finally:
             del self._sending[lane]
 
-    async def _deliver(self, lane: Lane, queue: deque[Batch]) -> None:
+    async def _deliver(self, lane: Lane, queue: deque[OutputBatch]) -> None:
         """Sends the head of the queue until it is acknowledged."""
         backoff_seconds = FIRST_BACKOFF_SECONDS
         while True:
@@ -206,14 +206,14 @@ class KafkaSink:
             self._acknowledge(queue.popleft())
             return
 
-    def _acknowledge(self, batch: Batch) -> None:
+    def _acknowledge(self, batch: OutputBatch) -> None:
         self._pending_bytes -= batch.n_bytes
         self._drained.set()
         batch.emission.left -= 1
         if not batch.emission.left and not batch.emission.acknowledged.done():
             batch.emission.acknowledged.set_result(None)
 
-    def _shrink(self, lane: Lane, queue: deque[Batch]) -> None:
+    def _shrink(self, lane: Lane, queue: deque[OutputBatch]) -> None:
         """Replaces the head, which is too large for the topic, by smaller batches or records."""
         batch = queue[0]
         if len(batch.records) > 1:
@@ -221,8 +221,10 @@ class KafkaSink:
             queue.popleft()
             half = batch.n_bytes // 2
             batch.emission.left += 1
-            queue.appendleft(Batch(batch.records[middle:], batch.n_bytes - half, batch.emission))
-            queue.appendleft(Batch(batch.records[:middle], half, batch.emission))
+            queue.appendleft(
+                OutputBatch(batch.records[middle:], batch.n_bytes - half, batch.emission)
+            )
+            queue.appendleft(OutputBatch(batch.records[:middle], half, batch.emission))
             return
         (record,), (output, partition) = batch.records, lane
         topic = self._topics[output]
@@ -230,11 +232,11 @@ class KafkaSink:
         smaller, letter = found = refused(record, output, topic=topic, partition=partition)
         self.refused += found.counts
         if letter is not None:
-            self._enqueue(self.letter_lane(partition), Batch((letter,), 0, batch.emission))
+            self._enqueue(self.letter_lane(partition), OutputBatch((letter,), 0, batch.emission))
         if smaller is None:
             self._acknowledge(queue.popleft())
         else:
-            queue[0] = Batch((smaller,), batch.n_bytes, batch.emission)
+            queue[0] = OutputBatch((smaller,), batch.n_bytes, batch.emission)
 
     def letter_lane(self, partition: int) -> Lane:
         """The lane of dead letters about a partition."""
@@ -247,7 +249,7 @@ class KafkaSink:
             n_bytes = len(record.value) + len(record.key or b"")
             log.error("output_too_large", topic=topic, bytes=n_bytes)
 
-    async def _send(self, lane: Lane, batch: Batch) -> None:
+    async def _send(self, lane: Lane, batch: OutputBatch) -> None:
         """Sends once. Raises SourceUnavailable if it may be repeated, or that it is too large."""
         producer = await self._current_producer()
         output, partition = lane
@@ -311,15 +313,15 @@ class KafkaSink:
                 await _retire(failed)
 
 
-def _batches_of(rows: Sequence[OutputRecord], emission: Emission) -> list[Batch]:
+def _batches_of(rows: Sequence[OutputRecord], emission: Emission) -> list[OutputBatch]:
     """Batches of up to BATCH_BYTES, at least one record each."""
     ends = np.cumsum(_estimated_bytes(rows))  # of each record, in bytes
-    batches: list[Batch] = []
+    batches: list[OutputBatch] = []
     first, start = 0, 0
     while first < len(rows):
         last = max(first + 1, int(np.searchsorted(ends, start + BATCH_BYTES, side="right")))
         end = int(ends[last - 1])
-        batches.append(Batch(rows[first:last], end - start, emission))
+        batches.append(OutputBatch(rows[first:last], end - start, emission))
         first, start = last, end
     return batches
 

@@ -81,7 +81,7 @@ def squares_within(groups: Groups) -> FloatArray:
     return column_sum(distances * distances)
 
 
-class Batch(NamedTuple):
+class UpdateBatch(NamedTuple):
     """The groups of one update.
 
     `n_groups` includes skipped groups; everything else is of the groups that count. `features` is
@@ -103,7 +103,7 @@ class Batch(NamedTuple):
 
 def batches_of(
     groups: Sequence[Group], n_features: int, size: int, *, loss: Loss, scaled: bool
-) -> Iterator[list[Batch]]:
+) -> Iterator[list[UpdateBatch]]:
     """Batches of *size* groups in their order, several at a time; the last one may be shorter."""
     first, width = 0, 1
     for start in range(0, len(groups), size):
@@ -117,7 +117,7 @@ def batches_of(
         yield prepared(padded(groups[first:], n_features), size, loss=loss, scaled=scaled)
 
 
-def prepared(groups: Groups, size: int, *, loss: Loss, scaled: bool) -> list[Batch]:
+def prepared(groups: Groups, size: int, *, loss: Loss, scaled: bool) -> list[UpdateBatch]:
     """Batches of *size* groups in their order; the last one may be shorter."""
     counted = groups.counted
     bounds = np.concatenate(([0], np.cumsum(counted)))
@@ -137,7 +137,7 @@ def prepared(groups: Groups, size: int, *, loss: Loss, scaled: bool) -> list[Bat
         sizes, rows = counts[first:end], slice(first, end)
         width = max(sizes, default=0)
         batches.append(
-            Batch(
+            UpdateBatch(
                 n_groups=min(size, len(counted) - number * size),
                 n_counted=end - first,
                 n_candidates=sum(sizes),

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from evaluator.core.learning.elementary import column_sum, linear_scores, summed
-from evaluator.core.learning.groups import LARGE_FEATURE, Batch, Group, batches_of
+from evaluator.core.learning.groups import LARGE_FEATURE, Group, UpdateBatch, batches_of
 from evaluator.core.learning.losses import Loss, loss_of
 from evaluator.core.learning.optimisers import (
     Moments,
@@ -102,7 +102,7 @@ class Learner(Struct, frozen=True, kw_only=True):
             squares=(0.0,) * n_features if scaled else (),
         )
 
-    def batches(self, groups: Sequence[Group], size: int) -> Iterator[list[Batch]]:
+    def batches(self, groups: Sequence[Group], size: int) -> Iterator[list[UpdateBatch]]:
         """The input of `learn`, several batches at a time: *size* groups each, in their order."""
         if groups:
             n_features = groups[0].features.shape[1]
@@ -111,7 +111,7 @@ class Learner(Struct, frozen=True, kw_only=True):
             )
 
     def learn(
-        self, state: LearnerState, batches: Iterable[Batch]
+        self, state: LearnerState, batches: Iterable[UpdateBatch]
     ) -> tuple[LearnerState, list[float]]:
         """Learns from the batches in order: one update each, by the mean gradient.
 
@@ -144,7 +144,7 @@ class Learner(Struct, frozen=True, kw_only=True):
         numbers = (*self.snapshot(state), *state.moments.second, *state.squares)
         return all(map(isfinite, numbers))
 
-    def _after(self, state: LearnerState, batch: Batch) -> tuple[LearnerState, list[float]]:
+    def _after(self, state: LearnerState, batch: UpdateBatch) -> tuple[LearnerState, list[float]]:
         if batch.squares is not None:
             state = replace(
                 state,
@@ -170,7 +170,7 @@ class Learner(Struct, frozen=True, kw_only=True):
         learned = tuple((weights - step).tolist())
         return replace(state, weights=learned, moments=moments, updates=state.updates + 1), values
 
-    def losses(self, state: LearnerState, batches: Iterable[Batch]) -> list[float]:
+    def losses(self, state: LearnerState, batches: Iterable[UpdateBatch]) -> list[float]:
         """The loss of each counted group with the weights of a state."""
         weights = self.snapshot(state)
         found: list[float] = []
@@ -196,7 +196,7 @@ class Learner(Struct, frozen=True, kw_only=True):
         return state if self.scale == "none" or state.scale is None else _rescaled(state)
 
 
-def _is_extreme(state: LearnerState, batch: Batch) -> bool:
+def _is_extreme(state: LearnerState, batch: UpdateBatch) -> bool:
     """Whether one group would decide alone on the scale of a feature, once there is a scale.
 
     For a feature that has not differed within a group so far, LARGE_FEATURE is the spread.
