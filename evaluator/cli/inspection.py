@@ -20,7 +20,7 @@ from evaluator.ports import RangeSource, SourceUnusable
 from evaluator.replay.inspection import (
     Evidence,
     Found,
-    Place,
+    MessagePosition,
     Sought,
     letter_of,
     report,
@@ -70,7 +70,7 @@ async def _read_source(
         await source.close()
     if not is_kafka or not options.source.startswith(KAFKA):
         return
-    partitions = {place.partition for place in evidence.messages}
+    partitions = {position.partition for position in evidence.messages}
     tasks = sorted(partitions) or list(range(n_partitions))
     connection, prefix = connection_of(options.source, settings), settings.written_prefix
     for output in ("evaluations", "settled", "dead-letters"):
@@ -102,9 +102,9 @@ async def _read_input(
             if evidence.is_full(evidence.messages):
                 return
             times = messages.timestamps_ms
-            place = Place(log, partition, *divmod(int(messages.offsets[at]), several))
+            position = MessagePosition(log, partition, *divmod(int(messages.offsets[at]), several))
             time_ms = -1 if times is None else int(times[at])
-            evidence.messages[place] = Found(place, value, time_ms)
+            evidence.messages[position] = Found(position, value, time_ms)
 
 
 def _read_results(folder: Path, sought: Sought, evidence: Evidence, settings: Settings) -> None:
@@ -150,10 +150,10 @@ def _add_letter(
     found = letter_of(document, logs, is_message=is_message)
     if found is None or not (is_message or found[0] in evidence.messages):
         return
-    place, letter = found
+    position, letter = found
     if evidence.is_full(evidence.letters):
         return
-    evidence.letters[place] = letter
-    is_new = place not in evidence.messages
+    evidence.letters[position] = letter
+    is_new = position not in evidence.messages
     if value is not None and is_new and not evidence.is_full(evidence.messages):
-        evidence.messages[place] = Found(place, value)
+        evidence.messages[position] = Found(position, value)

@@ -18,7 +18,7 @@ from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.ports import RangeSource
 from evaluator.replay.alarms import AlarmReplay
-from evaluator.replay.feeding import CountsBytes, Progress, n_to_read, opened
+from evaluator.replay.feeding import CountsBytes, ProgressBar, n_to_read, opened
 from evaluator.replay.merging import MAX_SHARDS, Merge
 from evaluator.replay.online_learning import OnlineLearning
 from evaluator.replay.ranges import ReadRules
@@ -68,7 +68,7 @@ class Plan(Struct, frozen=True):
 
     n_processes: int
     shards: list[Bounds]
-    progress: Progress
+    progress: ProgressBar
 
     def write(
         self,
@@ -130,7 +130,7 @@ def plan_of(
     tasks = sorted(sizes, key=lambda task: (-sizes[task], task))
     n_shards = min(len(tasks), MAX_SHARDS)
     shards = [_of_tasks(bounds, set(tasks[n::n_shards])) for n in range(n_shards)]
-    progress = Progress(n_to_read(source, bounds), source, shown=None)
+    progress = ProgressBar(n_to_read(source, bounds), source, shown=None)
     return Plan(max(1, min(wanted, n_shards)), shards, progress)
 
 

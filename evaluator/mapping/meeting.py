@@ -17,7 +17,7 @@ REMEDY: Final = (
 )
 
 
-class Verdict(NamedTuple):
+class SampleFinding(NamedTuple):
     """A finding of a sample, and its remedy."""
 
     severity: Literal["ok", "warning", "error"]
@@ -69,22 +69,22 @@ class Placement(Struct):
         )
 
 
-def meeting(rankings: Placement, judgments: Placement) -> Verdict:
+def meeting(rankings: Placement, judgments: Placement) -> SampleFinding:
     """Whether the two sides of a trace meet in one partition."""
     if rankings.topic == judgments.topic:
         what = f"{rankings.topic} has rankings and judgments, and a worker reads two topics."
-        return Verdict("warning", what, f"Copy them with {COPY}: then all traces meet.")
+        return SampleFinding("warning", what, f"Copy them with {COPY}: then all traces meet.")
     both, counts = (rankings, judgments), {rankings.n_partitions, judgments.n_partitions}
     known = f"{rankings}; {judgments}"
     if len(counts) > 1:
         what = f"{rankings.topic} has {rankings.n_partitions} partitions and {judgments.topic} "
-        return Verdict("error", f"{what}has {judgments.n_partitions}.", REMEDY)
+        return SampleFinding("error", f"{what}has {judgments.n_partitions}.", REMEDY)
     if counts == {1}:
-        return Verdict("ok", "Both topics have one partition, so all traces meet.")
+        return SampleFinding("ok", "Both topics have one partition, so all traces meet.")
     traces = rankings.partitions.keys() & judgments.partitions.keys()
     apart = sum(rankings.partitions[each] != judgments.partitions[each] for each in traces)
     if apart:
-        return Verdict(
+        return SampleFinding(
             "error",
             f"{apart} of {len(traces)} traces are in partitions of different numbers, so their "
             f"judgments never meet their rankings: {known}.",
@@ -92,13 +92,15 @@ def meeting(rankings: Placement, judgments: Placement) -> Verdict:
         )
     if traces:
         what = f"All {len(traces)} traces that this sample has of both topics meet: {known}."
-        return Verdict("ok", what)
+        return SampleFinding("ok", what)
     keyed = all(each.n_keyed == each.n_messages > 0 for each in both)
     if keyed and (same := rankings.partitioners & judgments.partitioners):
         what = f"Both topics are keyed by trace_id, with the partitioner {' or '.join(same)}."
-        return Verdict("ok", what)
+        return SampleFinding("ok", what)
     if not all(each.n_messages for each in both):
         what = f"It is unknown whether traces meet: {known}."
-        return Verdict("warning", what, "Correct the mapping first.")
+        return SampleFinding("warning", what, "Correct the mapping first.")
     what = f"No trace of this sample has both rankings and judgments: {known}."
-    return Verdict("warning", what, f"Take a larger sample with `evaluator mapping try`. {REMEDY}")
+    return SampleFinding(
+        "warning", what, f"Take a larger sample with `evaluator mapping try`. {REMEDY}"
+    )

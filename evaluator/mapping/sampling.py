@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from evaluator.core.types.records import LOGS, Log
 from evaluator.mapping.latest import Comparison
 from evaluator.mapping.log_mapping import LogMapping
-from evaluator.mapping.meeting import Partitioners, Placement, Verdict, meeting
+from evaluator.mapping.meeting import Partitioners, Placement, SampleFinding, meeting
 from evaluator.mapping.messages import WRITTEN_NAMES, messages_of
 from evaluator.mapping.outcomes import LeftOut, kind_of
 from evaluator.mapping.record import Record
@@ -220,7 +220,7 @@ class SampleReport:
         n_met = sum(judgments.queries[query] for query in met)
         return n_met, len(pairs), len(pairs & rankings.pairs)
 
-    def faults(self) -> Iterator[Verdict]:
+    def faults(self) -> Iterator[SampleFinding]:
         """Defects that make a mapping useless although its messages are valid."""
         rankings, judgments = (self.logs[log] for log in LOGS)
         for log, sample in self.logs.items():
@@ -229,17 +229,19 @@ class SampleReport:
                 what = (
                     f"{n} timestamps of {sample.placement.topic} are {_UNITS[unit]}, most likely."
                 )
-                yield Verdict("error", what, f'Set unit = "{unit}" for timestamp_ms of [{log}].')
+                yield SampleFinding(
+                    "error", what, f'Set unit = "{unit}" for timestamp_ms of [{log}].'
+                )
         n_met, n_pairs, n_listed = self._met()
         sides = rankings.placement.partitions.keys() & judgments.placement.partitions.keys()
         if len(sides) >= ENOUGH and not n_met:
             what = f"{len(sides)} traces have rankings and judgments, and none the same node_id."
-            yield Verdict("error", what, "Map node_id of both topics to the same text.")
+            yield SampleFinding("error", what, "Map node_id of both topics to the same text.")
         if n_pairs >= ENOUGH and not n_listed:
             what = f"None of {n_pairs} judged candidates is in its ranking."
-            yield Verdict("error", what, "Map candidate_id of both topics to the same text.")
+            yield SampleFinding("error", what, "Map candidate_id of both topics to the same text.")
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> SampleFinding:
         """Whether rankings and judgments meet."""
         return meeting(*(self.logs[log].placement for log in LOGS))
 

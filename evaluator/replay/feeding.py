@@ -33,7 +33,7 @@ async def tasks_of(
     """Each task with the ranges of its logs; opens and closes the source."""
     try:
         bounds = await opened(source, rules)
-        with Progress(n_to_read(source, bounds), source, shown=show_progress) as progress:
+        with ProgressBar(n_to_read(source, bounds), source, shown=show_progress) as progress:
             for task in dict.fromkeys(task for _, task in bounds):
                 yield (
                     task,
@@ -115,7 +115,7 @@ def n_to_read(source: RangeSource, bounds: Mapping[Partition, tuple[int, int]]) 
     return sum(end - first for first, end in bounds.values())
 
 
-class Progress:
+class ProgressBar:
     """A bar on stderr: in bytes if the source counts them, else in records."""
 
     def __init__(self, total: int | None, source: RangeSource, *, shown: Shown) -> None:
@@ -131,7 +131,7 @@ class Progress:
         )
         self.update: Callable[[int], object] = shown if callable(shown) else self._bar.update
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> "ProgressBar":
         return self
 
     def __exit__(self, *exc_info: object) -> None:

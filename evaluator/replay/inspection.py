@@ -24,8 +24,8 @@ MAX_KEPT: Final = 10_000
 Message = Ranking | Judgment | Malformed
 
 
-class Place(NamedTuple):
-    """The place of a message; `message_index` is its place among several of a record."""
+class MessagePosition(NamedTuple):
+    """The position of a message; `message_index` is its position among several of a record."""
 
     log: Log
     partition: int
@@ -43,18 +43,18 @@ class Letter(NamedTuple):
 class Found(NamedTuple):
     """A message of a trace; `timestamp_ms` is that of the record, -1 without one."""
 
-    place: Place
+    position: MessagePosition
     value: bytes
     timestamp_ms: int = -1
 
 
 class Evidence(Struct):
-    """The findings of a trace: messages, documents of outputs, dead letters by place."""
+    """The findings of a trace: messages, documents of outputs, dead letters by position."""
 
-    messages: dict[Place, Found] = field(default_factory=dict)
+    messages: dict[MessagePosition, Found] = field(default_factory=dict)
     evaluations: list[Mapping[str, Any]] = field(default_factory=list)
     settled: list[Mapping[str, Any]] = field(default_factory=list)
-    letters: dict[Place, Letter] = field(default_factory=dict)
+    letters: dict[MessagePosition, Letter] = field(default_factory=dict)
     cut: bool = False  # one of them has MAX_KEPT
 
     def is_full(self, kept: Sized) -> bool:
@@ -86,8 +86,8 @@ class Sought:
 
 def letter_of(
     document: Mapping[str, Any], logs: Mapping[str, Log], *, is_message: bool
-) -> tuple[Place, Letter] | None:
-    """The place and reason in a row of dead-letters.ndjson, or in headers; *logs* by topic.
+) -> tuple[MessagePosition, Letter] | None:
+    """The position and reason in a row of dead-letters.ndjson, or in headers; *logs* by topic.
 
     A letter that *is_message*, not a foreign record, may have an index.
     """
@@ -97,20 +97,20 @@ def letter_of(
     index = document.get("index", "")
     if isinstance(headers := document.get("headers"), list):  # of a row, in base64
         index = base64.b64decode(dict(headers).get("index") or b"").decode()
-    place = Place(
+    position = MessagePosition(
         *(log, int(document["partition"]), int(document["offset"])),
         int(index) if is_message and index.isdecimal() else 0,
     )
-    return place, Letter(document["reason"], document["detail"])
+    return position, Letter(document["reason"], document["detail"])
 
 
 def report(sought: Sought, evidence: Evidence) -> Iterator[str]:
     """The text, query by query; a single line if nothing was found."""
     nodes: dict[str, Evidence] = {}
-    for place, found in evidence.messages.items():
+    for position, found in evidence.messages.items():
         document = sought.document(found.value)
         if document is not None:
-            _at(nodes, document).messages[place] = found
+            _at(nodes, document).messages[position] = found
     for name in ("evaluations", "settled"):
         for document in getattr(evidence, name):
             getattr(_at(nodes, document), name).append(document)
@@ -147,13 +147,15 @@ class _Timeline:
         self._start_ms: int | None = None
         self._seen: set[bytes] = set()
         self._ids: dict[str, bytes] = {}
-        by_log = sorted(of.messages, key=lambda place: (place.log != "rankings", *place[1:]))
+        by_log = sorted(
+            of.messages, key=lambda position: (position.log != "rankings", *position[1:])
+        )
         for found in map(of.messages.__getitem__, by_log):
-            self._add(found, of.letters.get(found.place))
+            self._add(found, of.letters.get(found.position))
 
     def _add(self, found: Found, letter: Letter | None) -> None:
         message: Message
-        if found.place.log == "rankings":
+        if found.position.log == "rankings":
             message = read_message(found.value, Ranking)
         else:
             message = read_message(found.value, Judgment)
@@ -169,7 +171,7 @@ class _Timeline:
             self.ranking, self._start_ms = message, time_ms
         if outcome == "applied" and isinstance(message, Judgment):
             self.judged |= {name: _number(grade) for name, grade in message.grades.items()}
-        self.rows.append(_row(found.place, message, time_ms, self._start_ms, outcome, why))
+        self.rows.append(_row(found.position, message, time_ms, self._start_ms, outcome, why))
 
     def _without_letter(self, message: Ranking | Judgment, found: Found) -> tuple[str, str]:
         name = message.judgment_id if isinstance(message, Judgment) else None
@@ -206,7 +208,7 @@ def _query(trace_id: str, node_id: str, of: Evidence) -> Iterator[str]:
 
 
 def _row(
-    place: Place,
+    position: MessagePosition,
     message: Message,
     time_ms: int | None,
     start_ms: int | None,
@@ -219,8 +221,8 @@ def _row(
     texts += ["..."] if len(grades) > 5 else []
     after = "" if not is_judgment or None in (time_ms, start_ms) else _seconds(time_ms, start_ms)
     return [
-        f"{place.log}-{place.partition}",
-        str(place.offset),
+        f"{position.log}-{position.partition}",
+        str(position.offset),
         "" if time_ms is None else utc_time(time_ms / 1000),
         after,
         printable(message.source or "") if isinstance(message, Judgment) else "",

@@ -7,7 +7,7 @@ from evaluator.core.online.online_learner import IntervalResult, OnlineLearner
 from evaluator.core.online.ordered_merge import SettledQuery
 from evaluator.core.online.rules import Rules
 from evaluator.replay.results import ResultDirectory
-from evaluator.wire.outputs.settled import decode_settled, place_of
+from evaluator.wire.outputs.settled import decode_settled, order_position_of
 from evaluator.wire.records import OutputRecord
 from evaluator.wire.weights.leader_state import RecordWriter
 
@@ -31,7 +31,7 @@ class OnlineLearning:
 
     def collect(self, results: ResultDirectory, settled: Sequence[OutputRecord]) -> None:
         """Adds the next records of one task."""
-        placed = [(place_of(record.value), record.value) for record in settled]
+        placed = [(order_position_of(record.value), record.value) for record in settled]
         results.sort(WEIGHTS, [(place, value) for place, value in placed if place is not None])
 
     def end_task(self, watermark_ms: int | None) -> None:

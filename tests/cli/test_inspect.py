@@ -13,7 +13,7 @@ from evaluator.replay.inspection import (
     MAX_SHOWN,
     Evidence,
     Found,
-    Place,
+    MessagePosition,
     Sought,
     report,
 )
@@ -243,8 +243,8 @@ def test_ids_with_escapes_are_found():
 
 def test_long_tables_are_shortened():
     value = json.dumps(judgment(0, {"a": 1})).encode()
-    places = [Place("judgments", 0, n) for n in range(MAX_SHOWN + 7)]
-    evidence = Evidence({place: Found(place, value) for place in places})
+    positions = [MessagePosition("judgments", 0, n) for n in range(MAX_SHOWN + 7)]
+    evidence = Evidence({position: Found(position, value) for position in positions})
     assert "... and 7 more" in "\n".join(report(Sought("t", "n"), evidence))
 
 

@@ -23,7 +23,7 @@ from evaluator.core.online.model_learner import ModelLearner
 from evaluator.core.online.offline_ranking import OfflineRanking, Ranked
 from evaluator.core.online.online_learner import IntervalResult, OnlineLearner, view_of
 from evaluator.core.online.ordered_merge import NO_FEATURES
-from evaluator.core.online.progress import Progress
+from evaluator.core.online.progress import ProgressiveValidation
 from evaluator.core.online.states import ModelState
 from evaluator.core.online.training import (
     MOST_KINDS,
@@ -171,7 +171,7 @@ def test_queries_ranked_before_a_promotion_are_measured_with_the_old_champion():
 @pytest.fixture
 def untested(monkeypatch):
     """Every snapshot is tried."""
-    monkeypatch.setattr(Progress, "beats", lambda progress: True)
+    monkeypatch.setattr(ProgressiveValidation, "beats", lambda progress: True)
 
 
 def served_at_best():
@@ -216,7 +216,7 @@ def test_learned_weights_are_validated_on_unseen_queries(monkeypatch):
 
 def test_progress_must_exceed_0_by_a_standard_error():
     def after(*differences):
-        progress = Progress()
+        progress = ProgressiveValidation()
         progress.add(round(each * ONE) for each in differences)
         return progress
 
@@ -230,10 +230,10 @@ def test_progress_must_exceed_0_by_a_standard_error():
     for progress in (few, halved):
         progress.end_interval()
     assert (few.n, halved.n, halved.beats()) == (999.0, 500.0, True)
-    assert Progress.load(json.loads(json.dumps(halved.state()))) == halved
+    assert ProgressiveValidation.load(json.loads(json.dumps(halved.state()))) == halved
     for tampered in ([-1, 0, 0], [1, 0, -1], [0, 1, 0]):
         with pytest.raises(ValueError, match="not a progressive"):
-            Progress.load(tampered)
+            ProgressiveValidation.load(tampered)
 
 
 def test_propose_reports_what_auto_would_promote_and_changes_no_champion():

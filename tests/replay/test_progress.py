@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from evaluator.adapters.files import FileRange
-from evaluator.replay.feeding import Progress
+from evaluator.replay.feeding import ProgressBar
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -14,6 +14,6 @@ def test_the_bar_is_shown_on_terminals_or_as_requested(
     monkeypatch, capsys, tmp_path, terminal, shown
 ):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
-    with Progress(0, FileRange(tmp_path), shown=shown):
+    with ProgressBar(0, FileRange(tmp_path), shown=shown):
         pass
     assert ("replay" in capsys.readouterr().err) == (terminal if shown is None else shown)

@@ -48,7 +48,7 @@ from evaluator.wire.messages.models import Judgment, Ranking
 from evaluator.wire.messages.samples import SampleRefused, Samples
 from evaluator.wire.messages.strict import read_message
 from evaluator.wire.outputs.encoding import encode_watermark
-from evaluator.wire.outputs.settled import SettledUnreadable, decode_settled, place_of
+from evaluator.wire.outputs.settled import SettledUnreadable, decode_settled, order_position_of
 from evaluator.wire.reading import MAX_NESTING, Reader, refused_as, too_deep
 from evaluator.wire.records import Records
 from evaluator.wire.state import task_rows as state
@@ -347,7 +347,7 @@ KINDS: dict[str, Kind] = {
         lambda v: decode_settled(v, MEASURES),
         SettledUnreadable,
     ),
-    "place": Kind(lambda: [GRAPH], place_of, SettledUnreadable),
+    "place": Kind(lambda: [GRAPH], order_position_of, SettledUnreadable),
     "manifest of a snapshot": Kind(
         lambda: [encode_manifest(SNAPSHOT)],
         lambda v: decode_manifest(v, SNAPSHOT.progress),

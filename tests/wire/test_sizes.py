@@ -23,7 +23,7 @@ from evaluator.wire.outputs.encoding import (
 )
 from evaluator.wire.outputs.output_models import Evaluation, Settled
 from evaluator.wire.outputs.rows import OutputRows
-from evaluator.wire.outputs.settled import decode_settled, place_of
+from evaluator.wire.outputs.settled import decode_settled, order_position_of
 from evaluator.wire.outputs.sizes import MAX_KEY_BYTES, MAX_OUTPUT_BYTES, ROOM_BYTES, refused
 from evaluator.wire.records import (
     LEADER_OUTPUTS,
@@ -123,7 +123,7 @@ def test_the_learner_reads_a_stub_as_a_query_without_features(monkeypatch):
     assert (whole.grades, stub.grades) == ({"a": 1.0}, {})
     assert (whole.feature_names, stub.feature_names) == (("f0",), None)
     assert stub.served_units.keys() == whole.served_units.keys()
-    assert place_of(settled[1].value) == (5_001, "t-2", "n")
+    assert order_position_of(settled[1].value) == (5_001, "t-2", "n")
 
 
 @pytest.mark.slow(alone=False)

@@ -13,7 +13,7 @@ from evaluator.core.measures import MISSING
 from evaluator.core.online.events import CHALLENGER, CHAMPION, Version
 from evaluator.core.online.offline_ranking import Ranked
 from evaluator.core.online.ordered_merge import SettledQuery
-from evaluator.core.online.progress import Progress
+from evaluator.core.online.progress import ProgressiveValidation
 from evaluator.core.online.rules import Rules
 from evaluator.core.online.success_rates import with_rates
 from evaluator.core.online.training import has_weight, lacks_propensities
@@ -58,7 +58,7 @@ class Experiments(Struct):
     challenger: Version | None = None
     gate: Gate = field(default_factory=Gate)
     sums: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)
-    progress: Progress = field(default_factory=Progress)
+    progress: ProgressiveValidation = field(default_factory=ProgressiveValidation)
     last: tuple[int, str, str] | None = None  # the last that ended: challenger, status, reason
     # Of the open interval alone:
     paired_results: list[PairedResult] = field(default_factory=list)
@@ -178,7 +178,7 @@ class Experiments(Struct):
             self.paired_results.append(result)
 
     def start(self, challenger: Version, now_ms: int) -> None:
-        self.challenger, self.progress = challenger, Progress()
+        self.challenger, self.progress = challenger, ProgressiveValidation()
         self.gate = replace(self.gate, experiment=Experiment(now_ms, now_ms))
 
     def end(self, next_from_ms: int) -> None:
@@ -255,7 +255,7 @@ class Experiments(Struct):
                 ranker: {measure: (n, units) for measure, (n, units) in sums.items()}
                 for ranker, sums in state["sums"].items()
             },
-            Progress.load(state["progress"]),
+            ProgressiveValidation.load(state["progress"]),
             None if (last := state.get("last_experiment")) is None else (last[0], last[1], last[2]),
         )
 

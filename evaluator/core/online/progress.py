@@ -12,7 +12,7 @@ REFRESH: Final = 512
 LEAST_VALUES, MANY_VALUES = 50, 1_000
 
 
-class Progress(Struct):
+class ProgressiveValidation(Struct):
     """Differences to the champion, learned weights minus champion: number, sum and squares.
 
     Many numbers are halved at the end of an interval, so that older weights count less.
@@ -46,7 +46,7 @@ class Progress(Struct):
         return [self.n, self.total, self.squares]
 
     @classmethod
-    def load(cls, state: Sequence[Any]) -> "Progress":
+    def load(cls, state: Sequence[Any]) -> "ProgressiveValidation":
         """The same numbers. Raises ValueError if `state` has not written this."""
         n, total, squares = map(float, state)
         if n < 0 or squares < 0 or abs(total) > n * 2**20:

@@ -38,8 +38,8 @@ class _Graph(msgspec.Struct):
     n_edges: Count
 
 
-class _Place(msgspec.Struct):
-    """Place of a settled query in the order; a watermark record has no settled time."""
+class _OrderPosition(msgspec.Struct):
+    """Position of a settled query in the order; a watermark record has no settled time."""
 
     trace_id: str = ""
     node_id: str = ""
@@ -89,20 +89,20 @@ _read: Final[Reader[_Record]] = Reader(
 _read_query: Final[Reader[_Query]] = Reader(
     _Query, SettledUnreadable, _CANNOT, max_bytes=MAX_SETTLED_BYTES
 )
-_read_place: Final[Reader[_Place]] = Reader(
-    _Place, SettledUnreadable, _CANNOT, max_bytes=MAX_SETTLED_BYTES
+_read_position: Final[Reader[_OrderPosition]] = Reader(
+    _OrderPosition, SettledUnreadable, _CANNOT, max_bytes=MAX_SETTLED_BYTES
 )
 
 
-def place_of(value: bytes) -> tuple[int, str, str] | None:
-    """Place of a settled query in the merged order; None for a watermark record.
+def order_position_of(value: bytes) -> tuple[int, str, str] | None:
+    """Position of a settled query in the merged order; None for a watermark record.
 
     Much faster than `decode_settled`. Raises SettledUnreadable.
     """
-    place = _read_place(value)
-    if place.settled_time_ms is None:
+    position = _read_position(value)
+    if position.settled_time_ms is None:
         return None
-    return place.settled_time_ms, place.trace_id, place.node_id
+    return position.settled_time_ms, position.trace_id, position.node_id
 
 
 def decode_settled(

@@ -10,7 +10,7 @@ import msgspec
 
 from evaluator.core.learning.transforms import loaded
 from evaluator.core.online.online_learner import FORMAT
-from evaluator.core.online.progress import Progress
+from evaluator.core.online.progress import ProgressiveValidation
 from evaluator.core.online.training import Unusable
 from evaluator.core.promotion.gate import Experiment
 from evaluator.wire.reading import Count, HistoryTable, Int64, Sum, checked_sums
@@ -122,7 +122,7 @@ def check_state(state: Any) -> None:
 def _check_model(model: _Model) -> None:
     learner, n = model.learner, len(model.feature_names)
     Unusable.load(msgspec.to_builtins(model.unusable))
-    Progress.load(model.progress)
+    ProgressiveValidation.load(model.progress)
     if learner is not None:
         first, second, *_ = learner.moments
         _check_lengths(learner.weights, n)
