@@ -16,8 +16,8 @@ from evaluator.core.features import (
     Described,
     Embedder,
     HashedNgrams,
-    History,
     Remembered,
+    SuccessTable,
     features_of,
 )
 from evaluator.tables import format_table
@@ -119,7 +119,7 @@ def ranks(embedder: Embedder, place: int) -> list[int]:
     found = []
     for right, tool in enumerate(TOOLS):
         query = Described("tool", tool[place], names, descriptions)
-        relevances = features_of(query, embedder=embedder, history=History())[:, 0]
+        relevances = features_of(query, embedder=embedder, history=SuccessTable())[:, 0]
         found.append(int((relevances >= relevances[right]).sum()))
     return found
 

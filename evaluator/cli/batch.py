@@ -32,7 +32,7 @@ from evaluator.cli.wiring import (
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.config.settings import SPECS
-from evaluator.core.features import FEATURE_NAMES, History
+from evaluator.core.features import FEATURE_NAMES, SuccessTable
 from evaluator.core.measures import MeasureSet
 from evaluator.core.online.watched import AlarmCommand
 from evaluator.exposition.series import LABEL_NAME
@@ -175,7 +175,7 @@ def _weighing(path: Path, weights: Weights, settings: Settings) -> Weighing:
     return Weighing(
         linear(weights.weights, weights.feature_names, weights.of_features),
         weights.feature_names,
-        described=(embedder, weights.table() or History()),
+        described=(embedder, weights.table() or SuccessTable()),
     )
 
 

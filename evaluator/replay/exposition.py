@@ -16,7 +16,7 @@ from evaluator.core.measures.exact_sums import SETTLED_AS
 from evaluator.core.types.records import VALUE_BOUNDS
 from evaluator.exposition.label_limits import Block, LabelLimits, Pair, series_of_block
 from evaluator.exposition.series import END, SPECS, Spec, clean, head, header
-from evaluator.replay.history import BLOCKS, PAIRS, TERMS, History
+from evaluator.replay.history import BLOCKS, PAIRS, TERMS, SettledHistory
 from evaluator.replay.results import ResultDirectory, SortKey
 
 OPENMETRICS: Final = "openmetrics.txt"
@@ -83,7 +83,7 @@ class Series(NamedTuple):
 class Writer:
     """Writes a history, once."""
 
-    def __init__(self, history: History, labels: Mapping[str, str]) -> None:
+    def __init__(self, history: SettledHistory, labels: Mapping[str, str]) -> None:
         self._history = history
         self._run_labels = {name: clean(value) for name, value in labels.items()}
         self._limits = LabelLimits()

@@ -9,7 +9,7 @@ from contextlib import aclosing
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from evaluator.core.features import Embedder, History, learned
+from evaluator.core.features import Embedder, SuccessTable, learned
 from evaluator.core.measures.exact_sums import add_tally
 from evaluator.core.online.ordered_merge import SettledQuery
 from evaluator.core.online.success_rates import featured, with_rates
@@ -33,7 +33,7 @@ class GroupLog(Struct):
     n_without: int
     n_dead_letters: int = 0
     ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
-    history: History | None = None
+    history: SuccessTable | None = None
     embedder: str | None = None
     max_grade: int | None = None
 
@@ -117,13 +117,13 @@ def _served_units(part: SettledColumns, n_measures: int) -> list[list[int]]:
 
 def _group_log(settled: Sequence[SettledQuery], embedder: Embedder, max_grade: int) -> GroupLog:
     """Raises SourceUnusable if the features of two queries differ, or no query has any."""
-    history: History | None = None
+    history: SuccessTable | None = None
     queries: list[SettledQuery] = []
     names: tuple[str, ...] | None = None
     for each in settled:
         query = each
         if each.described is not None:
-            history = history or History()
+            history = history or SuccessTable()
             query = with_rates(featured(each, embedder), history)
             history = learned(history, [(each.described, each.grades)], max_grade=max_grade)
         queries.append(query)

@@ -85,7 +85,7 @@ class Busy:
         return joined
 
 
-class History:
+class SettledHistory:
     """Exact sums of settled queries by minute and block (model, variant, ranker) or pair.
 
     The numbers of a block are, for each measure, queries, sum and sum of squares in units of

@@ -29,7 +29,7 @@ from evaluator.ports import Place, RangeSource
 from evaluator.replay.alarms import AlarmReplay
 from evaluator.replay.exposition import OPENMETRICS, Exposition, Writer
 from evaluator.replay.feeding import OnRankings, Shown, fed, tasks_of
-from evaluator.replay.history import History
+from evaluator.replay.history import SettledHistory
 from evaluator.replay.online_learning import OnlineLearning
 from evaluator.replay.ranges import LogRange, ReadRules
 from evaluator.replay.results import ResultDirectory, SortKey
@@ -200,7 +200,7 @@ class _Run:
         self.gaps: dict[str, list[tuple[int, int]]] = {}
         self._history = None
         if exposition is not None:
-            self._history = History(
+            self._history = SettledHistory(
                 results,
                 rules.measures.canonical,
                 maturity_ms=rules.join.maturity_ms,

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from evaluator.core.columns.interning import DictionaryColumn
-from evaluator.core.features import FEATURE_NAMES, Embedder, History, features_of
+from evaluator.core.features import FEATURE_NAMES, Embedder, SuccessTable, features_of
 from evaluator.core.learning.elementary import linear_scores
 from evaluator.core.learning.transforms import NO_TRANSFORMS, Transforms, transformed
 from evaluator.core.types.records import WEIGHTS, FloatArray, RankingColumns, Stratum
@@ -42,7 +42,7 @@ class Weighing:
         feature_names: Sequence[str] | None = None,
         *,
         ranker: str = WEIGHTS,
-        described: tuple[Embedder, History] | None = None,
+        described: tuple[Embedder, SuccessTable] | None = None,
     ) -> None:
         self._score = score
         self._feature_names = None if feature_names is None else tuple(feature_names)

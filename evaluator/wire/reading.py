@@ -40,7 +40,7 @@ _BRACKETS: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[{]|[\]}]'
 
 
 class HistoryTable(msgspec.Struct):
-    """`History.state` in records."""
+    """`SuccessTable.state` in records."""
 
     format: Literal[1]
     successes: list[tuple[CandidateKind, str, Sum, Count]]

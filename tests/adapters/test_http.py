@@ -12,7 +12,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from evaluator.adapters.http import HttpServer, HttpUnusable, status_document
-from evaluator.adapters.http.history import HISTORY_SERIES, LEVEL_SERIES, History
+from evaluator.adapters.http.history import HISTORY_SERIES, LEVEL_SERIES, ChartHistory
 from evaluator.adapters.http.server import SAMPLE_INTERVAL_SECONDS, SAMPLES_PER_HOURS_POINT
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.measures.exact_sums import add_tally
@@ -416,7 +416,7 @@ def settled(queries_so_far: int, value: float) -> Snapshot:
 
 
 def test_history_has_the_queries_settled_between_samples() -> None:
-    history = History()
+    history = ChartHistory()
     for second, snapshot in enumerate((settled(0, 0.0), settled(4, 0.5), settled(5, 0.6))):
         history.sample(snapshot, now_ms=second)
     document = history.document(Snapshot(), after_ms=-1)
@@ -433,7 +433,7 @@ def test_history_has_levels_of_the_served_order_and_returns_the_selected_ones() 
         for ranker in (SERVED, "bm25"):
             path = ("segment_settled", *PAIR, "locale", f"l{n}", ranker, "mrr")
             tally |= {(*path, "queries"): 2, (*path, "sum_units"): UNITS_PER_ONE}
-    history = History()
+    history = ChartHistory()
     history.sample(one_task(dict.fromkeys(tally, 0)), now_ms=1)
     history.sample(one_task(tally), now_ms=2)
     found = history.document(Snapshot(), after_ms=1, segment="locale")["series"]
@@ -446,7 +446,7 @@ def test_history_has_levels_of_the_served_order_and_returns_the_selected_ones() 
 
 
 def test_a_series_that_begins_later_has_its_points_at_their_times() -> None:
-    history = History(max_points=3)
+    history = ChartHistory(max_points=3)
     for time_ms in (1, 2):
         history.sample(Snapshot(), now_ms=time_ms)
     history.sample(settled(4, 0.5), now_ms=3)
@@ -475,7 +475,7 @@ def test_the_last_hours_have_a_point_each_minute() -> None:
 
 
 def test_history_returns_only_points_after_the_requested_time() -> None:
-    history = History()
+    history = ChartHistory()
     for time_ms in (1, 2, 3):
         history.sample(settled(time_ms, 1.0), now_ms=time_ms)
     document = history.document(Snapshot(), after_ms=2)
@@ -489,7 +489,7 @@ def test_history_is_bounded_in_points_and_series_and_prefers_the_served_order() 
     for i in range(20):
         for ranker in (*(f"scorer{n}" for n in range(8)), SERVED):
             tally |= quality((f"m{i}", ""), ranker, queries=1, value=0.5)
-    history = History(max_points=3)
+    history = ChartHistory(max_points=3)
     for time_ms in range(5):
         history.sample(one_task(tally), now_ms=time_ms)
     document = history.document(Snapshot(), after_ms=-1)
@@ -501,7 +501,7 @@ def test_history_is_bounded_in_points_and_series_and_prefers_the_served_order() 
 
 
 def test_a_revoked_task_causes_no_step_in_the_history() -> None:
-    history = History()
+    history = ChartHistory()
     before = settled(100, 0.9)
     history.sample(before, now_ms=1)
     history.sample(Snapshot((), before.counters), now_ms=2)
@@ -512,7 +512,7 @@ def test_a_revoked_task_causes_no_step_in_the_history() -> None:
 def test_coverage_is_over_all_tasks() -> None:
     one: Tally = {("settled_queries", *PAIR, "yes"): 3, ("settled_queries", *PAIR, "no"): 1}
     snapshot = Snapshot((task_view(0, one), task_view(1, add_tally(dict(one), one))))
-    document = History().document(snapshot, after_ms=0)
+    document = ChartHistory().document(snapshot, after_ms=0)
     expected = {"model": "ranker", "variant": "prod", "judged": 3 + 6, "unjudged": 1 + 2}
     assert document["coverage"] == [expected]
 
@@ -521,6 +521,6 @@ def test_coverage_covers_the_pairs_with_the_most_queries() -> None:
     tally: Tally = {
         ("settled_queries", f"m{n}", "", "no"): n for n in range(1, HISTORY_SERIES + 11)
     }
-    document = History().document(one_task(tally), after_ms=0)
+    document = ChartHistory().document(one_task(tally), after_ms=0)
     shown = [pair["unjudged"] for pair in document["coverage"]]
     assert shown == list(range(HISTORY_SERIES + 10, 10, -1))

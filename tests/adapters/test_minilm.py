@@ -16,7 +16,7 @@ from evaluator.adapters.minilm import (
     _gelu,
     _words,
 )
-from evaluator.core.features import Described, History, Remembered, features_of
+from evaluator.core.features import Described, Remembered, SuccessTable, features_of
 
 PIECES = ["[CLS]", "[SEP]", "[UNK]", "fl", "##ight", "flight", "a", "##a", "!", "天", "to", "##o"]
 NUMBERS = {piece: number for number, piece in enumerate(PIECES)}
@@ -167,6 +167,6 @@ def test_relevance_reflects_meaning_without_shared_words(model):
         ["weather", "search_planes", "translate"],
         ["Tells rain and temperature.", "Finds airline connections.", "Puts texts into French."],
     )
-    relevances = features_of(tools, embedder=Remembered(model), history=History())[:, 0]
+    relevances = features_of(tools, embedder=Remembered(model), history=SuccessTable())[:, 0]
     assert relevances.argmax() == 1
     assert relevances[1] > max(relevances[0], relevances[2]) + 0.05

@@ -10,7 +10,7 @@ from evaluator.cli import main
 from evaluator.core.features import (
     FEATURE_NAMES,
     HashedNgrams,
-    History,
+    SuccessTable,
     features_of,
     learned,
 )
@@ -62,7 +62,7 @@ def samples(path, **how):
 
 def logs(path, *, featured=False):
     """The same queries as messages; *featured*: with features, made here one by one."""
-    rankings, judgments, history = [], [], History()
+    rankings, judgments, history = [], [], SuccessTable()
     for i in range(N_QUERIES):
         described, grades = query_of(i)
         about = {"trace_id": f"t{i}", "timestamp_ms": i}
@@ -101,7 +101,7 @@ def test_each_group_is_learned_with_the_table_of_the_groups_before_it(fitted, tm
     assert made.history == brought.history
     assert made.feature_names == list(FEATURE_NAMES)
     assert made.settings["embedder"] == HashedNgrams.name
-    assert made.table() == learned(History(), map(query_of, range(N_QUERIES)))
+    assert made.table() == learned(SuccessTable(), map(query_of, range(N_QUERIES)))
     assert brought.table() is None
     assert not {"embedder", "map_graded_max_grade"} & set(brought.settings)
 
@@ -112,7 +112,7 @@ def test_the_best_grade_is_that_of_the_settings_and_in_the_record(fitted, tmp_pa
     usual, of_one = fitted(source), fitted(source, "--set=map_graded_max_grade=1")
     assert usual.settings["map_graded_max_grade"] == 2
     assert of_one.settings["map_graded_max_grade"] == 1
-    assert of_one.table() == learned(History(), map(query_of, range(N_QUERIES)), max_grade=1)
+    assert of_one.table() == learned(SuccessTable(), map(query_of, range(N_QUERIES)), max_grade=1)
     assert of_one.table() != usual.table()
     assert of_one.weights != usual.weights
 
@@ -162,7 +162,7 @@ def replayed(tmp_path, capsys):
 
 @pytest.mark.parametrize("source", [samples, logs])
 def test_weights_are_evaluated_with_their_table(replayed, tmp_path, source):
-    table = learned(History(), map(query_of, range(40)))
+    table = learned(SuccessTable(), map(query_of, range(40)))
     record = {
         "format": 1,
         "weights": [0.1, 2.0, -0.3, 0.7],

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from evaluator.core.features import (
     FEATURE_NAMES,
     HashedNgrams,
-    History,
     Success,
+    SuccessTable,
     features_of,
     learned,
     shortened,
@@ -69,7 +69,7 @@ def judged(queries):
 @pytest.mark.parametrize("made", [tools, graphs, oracle])
 def test_features_equal_those_computed_with_the_table(made):
     queries = described_world(made, n_queries=40)
-    table = learned(History(), judged(queries[:30]))
+    table = learned(SuccessTable(), judged(queries[:30]))
     for query in queries:
         seen = with_rates(featured(query, HashedNgrams()), table)
         expected = features_of(query.described, embedder=HashedNgrams(), history=table)
@@ -79,12 +79,12 @@ def test_features_equal_those_computed_with_the_table(made):
 
 def test_features_of_a_ranking_are_kept():
     query = TOOLS[0]._replace(described=None, feature_names=("x",), features=np.ones((5, 1)))
-    assert with_rates(featured(query, HashedNgrams()), History()) is query
+    assert with_rates(featured(query, HashedNgrams()), SuccessTable()) is query
 
 
 def test_a_query_without_candidates_has_no_rows():
     query = TOOLS[0]._replace(described=Described("tool", "q", ()), candidate_ids=[])
-    seen = with_rates(featured(query, HashedNgrams()), History())
+    seen = with_rates(featured(query, HashedNgrams()), SuccessTable())
     assert seen.features.shape == (0, 4)
     assert len(run([query._replace(n=0, task=0)], rules())) == 1
 
@@ -100,7 +100,7 @@ def test_the_best_grade_is_that_of_the_measures():
     }
     assert sorted(tables) == [1, 2]
     for max_grade, table in tables.items():
-        expected = learned(History(), judged(TOOLS), max_grade=max_grade)
+        expected = learned(SuccessTable(), judged(TOOLS), max_grade=max_grade)
         assert SuccessRates.load(table).now == expected
     assert tables[1] != tables[2]
 
@@ -111,7 +111,7 @@ def test_the_best_grade_is_that_of_the_measures():
 @pytest.mark.slow
 def test_a_feature_of_the_querys_own_judgment_gives_no_advantage():
     queries = described_world(oracle)
-    table = learned(History(), judged(queries))
+    table = learned(SuccessTable(), judged(queries))
     leaked = [with_rates(featured(query, HashedNgrams()), table) for query in queries]
     assert ndcg_of(leaked, (0.0, 1.0, 0.0, 0.0)) == 1.0
 
@@ -166,7 +166,7 @@ def test_a_version_has_the_table_of_the_queries_settled_when_it_was_frozen():
     for release in candidates:
         until = [query for query in TOOLS if query.n < release.ranges[query.task][1]]
         assert max(query.settled_time_ms for query in until) == release.from_ms
-        assert release.history == learned(History(), judged(until))
+        assert release.history == learned(SuccessTable(), judged(until))
 
 
 def test_a_promoted_version_keeps_the_table_that_it_was_tried_with():
@@ -244,7 +244,7 @@ def test_names_of_graphs_do_not_change_results():
 
 
 def table_of(n):
-    return History({("tool", "a"): Success(0, n)})
+    return SuccessTable({("tool", "a"): Success(0, n)})
 
 
 def test_a_table_is_used_from_the_end_of_its_interval_to_the_next():
@@ -340,7 +340,7 @@ def n_bytes(table):
 
 
 def test_a_shortened_table_has_the_names_with_the_most_queries():
-    table = History(
+    table = SuccessTable(
         {("tool", f"\u00e4{i:03}"): Success(i, 1 + i % 50) for i in range(200)}, over_limit=3
     )
     for most in (0, 100, 1_000, 5_000):
@@ -379,7 +379,7 @@ def test_all_tables_of_a_state_share_one_size_limit(monkeypatch):
         queries.append(query._replace(model=f"m-{random.randrange(3)}", described=described))
     intervals = run(queries, rules(learning_interval_ms=20_000, batch_queries=1))
     sizes = [
-        sum(n_bytes(History.load(table)) for table in tables_of(each.state) if table)
+        sum(n_bytes(SuccessTable.load(table)) for table in tables_of(each.state) if table)
         for each in intervals
     ]
     assert most / 2 < max(sizes) <= most

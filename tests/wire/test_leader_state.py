@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluator.core.columns.byte_strings import ByteStrings
-from evaluator.core.features import FEATURE_NAMES, History, Success
+from evaluator.core.features import FEATURE_NAMES, Success, SuccessTable
 from evaluator.core.measures import MeasureSet
 from evaluator.core.online.events import Command
 from evaluator.core.online.online_learner import OnlineLearner
@@ -126,7 +126,7 @@ def test_weights_of_given_features_have_no_table():
 
 
 @pytest.mark.parametrize(
-    "table", [None, History(), History({("tool", "\u00e4"): Success(3, 4)}, 2)]
+    "table", [None, SuccessTable(), SuccessTable({("tool", "\u00e4"): Success(3, 4)}, 2)]
 )
 def test_a_command_is_read_as_written(table):
     command = Command(3, "roll_back", "as before", (0.5, 1.0), ("a", "b"), table)
@@ -135,7 +135,7 @@ def test_a_command_is_read_as_written(table):
 
 def test_a_command_with_an_impossible_table_is_refused():
     command = Command(
-        3, "roll_back", "as before", (0.5,), ("a",), History({("tool", "a"): Success(3, 4)})
+        3, "roll_back", "as before", (0.5,), ("a",), SuccessTable({("tool", "a"): Success(3, 4)})
     )
     for bad in (b'["page","a",3,4]', b'["tool","a",3,-4]', b'["tool","a"]', b'["tool","a","3",4]'):
         with pytest.raises(ValueError, match=r"operator command|impossible row|to unpack"):

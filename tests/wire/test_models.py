@@ -5,7 +5,7 @@ from math import log
 import pytest
 from msgspec.structs import replace
 
-from evaluator.core.features import Described, Graph, HashedNgrams, History, features_of
+from evaluator.core.features import Described, Graph, HashedNgrams, SuccessTable, features_of
 from evaluator.wire.messages.models import Ranking
 
 BASE = {"schema_version": 1, "trace_id": "t", "node_id": "n"}
@@ -75,7 +75,7 @@ def test_limits_of_descriptions_include_their_number(members):
 
 def test_a_described_ranking_has_features():
     ranking = Ranking.model_validate({**TWO, "graphs": GRAPHS})
-    features = features_of(ranking.described(), embedder=HashedNgrams(), history=History())
+    features = features_of(ranking.described(), embedder=HashedNgrams(), history=SuccessTable())
     # n = 3 and 0 nodes, 2 edges, one word
     assert features[:, 1].tolist() == [0.5, 0.5]
     assert features[:, 2].tolist() == pytest.approx([0.8 / (1 + log(4)) + 0.2, 1.0])

@@ -18,7 +18,7 @@ from evaluator.comparison.folder import read_folder
 from evaluator.core.alarms.alarm import Alarm
 from evaluator.core.alarms.rules import AlarmRules
 from evaluator.core.columns.byte_strings import ByteStrings
-from evaluator.core.features import History, Success
+from evaluator.core.features import Success, SuccessTable
 from evaluator.core.join.changes import (
     AppliedRows,
     Changes,
@@ -105,7 +105,7 @@ POISONS = [
     b'{"a":' * 100_000, b'"' + b"x" * 70_000 + b'"', b"[1,2,3]", b'{"0":[1,2]}', b'{"served":{}}',
 ]  # fmt: skip
 MEASURES = MeasureSet.parse(["mrr", "ndcg@10"])
-TABLE = History({("tool", "a"): Success(1 << 39, 3), ("graph", "chain"): Success(0, 1)}, 2)
+TABLE = SuccessTable({("tool", "a"): Success(1 << 39, 3), ("graph", "chain"): Success(0, 1)}, 2)
 ORIGIN = Origin(
     {"rankings": LogId("id", LastRecord(8, 1_000, "ab")), "judgments": LogId(None, None)}, 1
 )

@@ -63,7 +63,7 @@ class Line(Struct):
         return [Point(int(q), s, None if isnan(mean) else mean) for q, s, mean in triples]
 
 
-class History:
+class ChartHistory:
     """Points of the first HISTORY_SERIES series, and of LEVEL_SERIES by level.
 
     Rankers other than the served order have at most a third of the series; by level there is only

@@ -24,7 +24,7 @@ from evaluator.adapters.http.connections import (
     Timeouts,
     busy_during_request,
 )
-from evaluator.adapters.http.history import HOURS_POINTS, History, Series
+from evaluator.adapters.http.history import HOURS_POINTS, ChartHistory, Series
 from evaluator.adapters.http.problems import Recent, problems_of
 from evaluator.core.online.events import LeaderView
 from evaluator.exposition.colours import colours
@@ -126,8 +126,8 @@ class HttpServer:
         self._access = access or Access()
         self._host = host
         self._port = port
-        self.history = History()
-        self.hours = History(max_points=HOURS_POINTS)
+        self.history = ChartHistory()
+        self.hours = ChartHistory(max_points=HOURS_POINTS)
         self.recent = Recent()
         self._connections = Connections(most=max_connections, timeouts=timeouts)
         self._runner: web.AppRunner | None = None

@@ -3,8 +3,8 @@
 from evaluator.core.features.embedding import Embedder as Embedder
 from evaluator.core.features.embedding import HashedNgrams as HashedNgrams
 from evaluator.core.features.embedding import Remembered as Remembered
-from evaluator.core.features.history import History as History
 from evaluator.core.features.history import Success as Success
+from evaluator.core.features.history import SuccessTable as SuccessTable
 from evaluator.core.features.history import learned as learned
 from evaluator.core.features.history import shortened as shortened
 from evaluator.core.features.matrix import FEATURE_NAMES as FEATURE_NAMES

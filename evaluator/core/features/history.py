@@ -36,7 +36,7 @@ class Success(NamedTuple):
         return units / ((self.queries + _PRIOR_QUERIES) * UNITS_PER_ONE)
 
 
-class History(Struct, frozen=True):
+class SuccessTable(Struct, frozen=True):
     """The table: success by kind and name (of a tool) or type (of graphs).
 
     `over_limit` counts queries of names outside the table: beyond MAX_NAMES, or dropped by
@@ -57,7 +57,7 @@ class History(Struct, frozen=True):
         return {"format": _FORMAT, "successes": rows, "over_limit": self.over_limit}
 
     @classmethod
-    def load(cls, state: Mapping[str, Any]) -> "History":
+    def load(cls, state: Mapping[str, Any]) -> "SuccessTable":
         """The same table. Raises ValueError for an impossible row."""
         table: dict[tuple[CandidateKind, str], Success] = {}
         for kind, name, units, queries in state["successes"]:
@@ -68,11 +68,11 @@ class History(Struct, frozen=True):
 
 
 def learned(
-    history: History,
+    history: SuccessTable,
     queries: Iterable[tuple[Described, Mapping[str, float]]],
     *,
     max_grade: float = 2,
-) -> History:
+) -> SuccessTable:
     """The table after settled queries with their grades by candidate id; *history* is not changed.
 
     A query counts once for each name with a grade, by the mean of the graphs of one type; a
@@ -89,7 +89,7 @@ def learned(
             before = table.get(key, Success())
             mean = round(Fraction(sum(units), len(units)))
             table[key] = Success(before.units + mean, before.queries + 1)
-    return History(table, over_limit)
+    return SuccessTable(table, over_limit)
 
 
 def _success_by_name(
@@ -106,14 +106,14 @@ def _success_by_name(
     return units
 
 
-def shortened(history: History, max_bytes: int) -> History:
+def shortened(history: SuccessTable, max_bytes: int) -> SuccessTable:
     """The names with the most queries, limited to *max_bytes* of `state` in JSON.
 
     Queries of other names count as over the limit.
 
-    >>> table = History({("tool", "a"): Success(0, 1), ("tool", "b"): Success(0, 2)})
+    >>> table = SuccessTable({("tool", "a"): Success(0, 1), ("tool", "b"): Success(0, 2)})
     >>> shortened(table, 30)
-    History(successes={('tool', 'b'): Success(units=0, queries=2)}, over_limit=1)
+    SuccessTable(successes={('tool', 'b'): Success(units=0, queries=2)}, over_limit=1)
     """
     order = sorted(history.successes.items(), key=lambda row: (-row[1].queries, row[0]))
     sizes = accumulate(_n_bytes(*key, *success) for key, success in order)
@@ -121,7 +121,7 @@ def shortened(history: History, max_bytes: int) -> History:
     if n_kept == len(order):
         return history
     dropped = sum(success.queries for _, success in order[n_kept:])
-    return History(dict(order[:n_kept]), history.over_limit + dropped)
+    return SuccessTable(dict(order[:n_kept]), history.over_limit + dropped)
 
 
 def _n_bytes(*row: str | int) -> int:

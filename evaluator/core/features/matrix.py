@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from evaluator.core.features.embedding import Embedder, cosines
-from evaluator.core.features.history import History
+from evaluator.core.features.history import SuccessTable
 from evaluator.core.types.candidates import Described, Graph
 from evaluator.core.types.records import FloatArray
 
@@ -18,7 +18,7 @@ _PRECISE: Final = Context(prec=40)
 _FEW_WORDS: Final = 5
 
 
-def features_of(described: Described, *, embedder: Embedder, history: History) -> FloatArray:
+def features_of(described: Described, *, embedder: Embedder, history: SuccessTable) -> FloatArray:
     """`[n_candidates, 4]` in [0, 1]: the columns of FEATURE_NAMES, in message order.
 
     *history* must not have learned from judgments of this query.

@@ -6,7 +6,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from msgspec import Struct, field
 
-from evaluator.core.features import History, shortened
+from evaluator.core.features import SuccessTable, shortened
 from evaluator.core.learning.optimisers import Numbers
 from evaluator.core.learning.transforms import NO_TRANSFORMS, Transforms, documents, loaded
 from evaluator.core.online.alarm_watch import AlarmsView
@@ -35,7 +35,7 @@ class Version(NamedTuple):
     from_ms: int
     weights: Numbers
     feature_names: tuple[str, ...]
-    history: History | None = None
+    history: SuccessTable | None = None
     transforms: Transforms = NO_TRANSFORMS
 
     def state(self) -> list[Any]:
@@ -51,7 +51,7 @@ class Version(NamedTuple):
     @classmethod
     def load(cls, state: Sequence[Any]) -> "Version":
         number, from_ms, weights, names, history, *transforms = state
-        table = None if history is None else History.load(history)
+        table = None if history is None else SuccessTable.load(history)
         of_features = loaded(transforms[0]) if transforms else NO_TRANSFORMS
         return cls(number, from_ms, tuple(map(float, weights)), tuple(names), table, of_features)
 
@@ -67,7 +67,7 @@ class Command(NamedTuple):
     reason: str
     weights: Numbers = ()
     feature_names: tuple[str, ...] = ()
-    history: History | None = None
+    history: SuccessTable | None = None
     transforms: Transforms = NO_TRANSFORMS
 
 
@@ -87,7 +87,7 @@ class Release(NamedTuple):
     ranges: Mapping[int, tuple[int, int]]
     evidence: Mapping[str, Any] | None
     reason: str
-    history: History | None
+    history: SuccessTable | None
     transforms: Transforms = NO_TRANSFORMS
 
 

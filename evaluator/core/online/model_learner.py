@@ -9,7 +9,7 @@ from typing import Any, Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from evaluator.core.features import FEATURE_NAMES, History, shortened
+from evaluator.core.features import FEATURE_NAMES, SuccessTable, shortened
 from evaluator.core.learning.optimisers import Numbers
 from evaluator.core.learning.transforms import Transforms, of_features
 from evaluator.core.online.events import Command, Release, Status, Version
@@ -142,7 +142,7 @@ class ModelLearner(Struct):
         self.success_rates.end_interval(now_ms, max_bytes=max_bytes)
         self.experiments.shorten_tables(max_bytes)
 
-    def _history(self) -> History | None:
+    def _history(self) -> SuccessTable | None:
         """The table for the current weights; None if no features are computed."""
         return self.success_rates.now if self.training.feature_names == FEATURE_NAMES else None
 
@@ -249,7 +249,7 @@ class ModelLearner(Struct):
         from_ms: int,
         weights: Numbers,
         names: tuple[str, ...],
-        history: History | None,
+        history: SuccessTable | None,
         transforms: Transforms,
     ) -> Version:
         self.version += 1

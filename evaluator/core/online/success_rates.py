@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from evaluator.core.features import (
     FEATURE_NAMES,
     Embedder,
-    History,
+    SuccessTable,
     features_of,
     learned,
     shortened,
@@ -22,7 +22,7 @@ from evaluator.core.online.ordered_merge import SettledQuery
 MOST_TABLES: Final = 3
 """Limit of the tables that are in force or will be; at the limit no further one begins."""
 _HIST: Final = FEATURE_NAMES.index("phi_hist")
-_UNKNOWN: Final = History()
+_UNKNOWN: Final = SuccessTable()
 
 
 def featured(query: SettledQuery, embedder: Embedder) -> SettledQuery:
@@ -33,7 +33,7 @@ def featured(query: SettledQuery, embedder: Embedder) -> SettledQuery:
     return query._replace(feature_names=FEATURE_NAMES, features=features)
 
 
-def with_rates(query: SettledQuery, history: History | None) -> SettledQuery:
+def with_rates(query: SettledQuery, history: SuccessTable | None) -> SettledQuery:
     """A featured query with the success rates of a table, or with the prior without a table."""
     described = query.described
     if described is None or history is None:
@@ -50,16 +50,16 @@ class SuccessRates(Struct):
     `tables` is in force from its event time on, until that of the next.
     """
 
-    now: History | None = None
-    tables: list[tuple[int, History]] = field(default_factory=list)
+    now: SuccessTable | None = None
+    tables: list[tuple[int, SuccessTable]] = field(default_factory=list)
 
-    def at(self, event_time_ms: int) -> History | None:
+    def at(self, event_time_ms: int) -> SuccessTable | None:
         """The table in force for a ranking of this event time; None before the first one."""
         in_force = [table for from_ms, table in self.tables if from_ms <= event_time_ms]
         return in_force[-1] if in_force else None
 
     @property
-    def _last(self) -> History | None:
+    def _last(self) -> SuccessTable | None:
         return self.tables[-1][1] if self.tables else None
 
     def learn(self, queries: Iterable[SettledQuery], *, max_grade: float) -> None:
@@ -97,6 +97,6 @@ class SuccessRates(Struct):
     def load(cls, state: Mapping[str, Any] | None) -> "SuccessRates":
         if state is None:
             return cls()
-        tables = [(from_ms, History.load(table)) for from_ms, table in state["tables"]]
+        tables = [(from_ms, SuccessTable.load(table)) for from_ms, table in state["tables"]]
         now = state["now"]
-        return cls(tables[-1][1] if now is None else History.load(now), tables)
+        return cls(tables[-1][1] if now is None else SuccessTable.load(now), tables)

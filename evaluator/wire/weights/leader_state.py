@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from evaluator.core.features import History
+from evaluator.core.features import SuccessTable
 from evaluator.core.learning.transforms import documents, loaded
 from evaluator.core.online.events import LIVE, MOST_MODELS, Command, Release
 from evaluator.core.online.model_learner import ModelLearner
@@ -119,7 +119,7 @@ def read_command(value: bytes) -> Command:
         raise CommandRefused(f"{_NOT_A_COMMAND}: a roll-back needs weights")
     table = found.success_rates
     with refused_as(CommandRefused, _NOT_A_COMMAND):
-        history = None if table is None else History.load(msgspec.to_builtins(table))
+        history = None if table is None else SuccessTable.load(msgspec.to_builtins(table))
         transforms = loaded(msgspec.to_builtins(found.transforms or {}))
     numbers = found.weights, found.feature_names
     return Command(found.number, found.action, found.reason, *numbers, history, transforms)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from evaluator.core.features import History
+from evaluator.core.features import SuccessTable
 from evaluator.core.learning.transforms import NO_TRANSFORMS, Transform, Transforms
 from evaluator.core.types.candidates import CandidateKind
 from evaluator.wire.canonical import checksum_of
@@ -50,7 +50,7 @@ class SuccessRates(BaseModel):
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
-        History.load(self.model_dump())
+        SuccessTable.load(self.model_dump())
         return self
 
 
@@ -139,10 +139,10 @@ class Weights(BaseModel):
         found = {name: Transform(of.low, of.high, of.log1p) for name, of in given.items()}
         return found or NO_TRANSFORMS
 
-    def table(self) -> History | None:
+    def table(self) -> SuccessTable | None:
         """The table of success rates, if there is one."""
         given = self.success_rates
-        return None if given is None else History.load(given.model_dump())
+        return None if given is None else SuccessTable.load(given.model_dump())
 
 
 def with_checksum(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from evaluator.core.features import (
     Described,
     Graph,
     HashedNgrams,
-    History,
     Success,
+    SuccessTable,
     features_of,
 )
 from evaluator.core.features.matrix import coop_of_graphs, coop_of_tools, struct_of_graphs
@@ -45,7 +45,9 @@ def test_docstring_examples_are_correct(name):
 
 
 def matrix(described, embedder=None, history=None):
-    return features_of(described, embedder=embedder or HashedNgrams(), history=history or History())
+    return features_of(
+        described, embedder=embedder or HashedNgrams(), history=history or SuccessTable()
+    )
 
 
 def column(described, name, **how):
@@ -86,7 +88,7 @@ def test_relevance_of_a_graph_is_that_of_its_text():
 
 def test_history_is_by_name_of_a_tool_and_by_type_of_a_graph():
     one = 2**40
-    history = History(
+    history = SuccessTable(
         {
             ("tool", "plan"): Success(20 * one, 30),
             ("graph", "plan"): Success(3 * one, 10),
