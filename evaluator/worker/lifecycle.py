@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Final
 
+from evaluator.core.types.transitions import IllegalTransition
+
 SLOW_REBALANCE_SECONDS: Final = 5.0
 
 
@@ -50,10 +52,6 @@ WORKER_TRANSITIONS: Final[Mapping[WorkerState, frozenset[WorkerState]]] = {
     WorkerState.HANDING_OVER: frozenset({WorkerState.RESTORING, WorkerState.STOPPING}),
     WorkerState.STOPPING: frozenset(),
 }
-
-
-class IllegalTransition(RuntimeError):
-    """A transition outside the table."""
 
 
 class Lifecycle:

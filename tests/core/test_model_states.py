@@ -11,10 +11,10 @@ from evaluator.core.online.states import (
     IS_FROZEN,
     TRANSITIONS,
     Event,
-    IllegalTransitionError,
     ModelState,
     state_after,
 )
+from evaluator.core.types.transitions import IllegalTransition
 from tests.core.learned import N_TASKS, NAMES, interleaved, rules, world
 
 WITH_EXPERIMENT = {ModelState.EXPERIMENT, ModelState.FROZEN_EXPERIMENT}
@@ -29,7 +29,7 @@ def test_every_state_has_its_transitions_and_can_be_reached():
 def test_an_event_without_a_transition_raises():
     for state in ModelState:
         for event in set(Event) - set(TRANSITIONS[state]):
-            with pytest.raises(IllegalTransitionError, match=f"{event.name} cannot occur"):
+            with pytest.raises(IllegalTransition, match=f"{event.name} cannot occur"):
                 state_after(state, event)
 
 

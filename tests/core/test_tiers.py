@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from evaluator.core.join.tiers import TRANSITIONS, IllegalTransition, Tier, after
+from evaluator.core.join.tiers import TRANSITIONS, Tier, after
+from evaluator.core.types.transitions import IllegalTransition
 from tests.core.build import Task, judgment, ranking
 
 

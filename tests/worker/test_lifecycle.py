@@ -5,10 +5,10 @@ from itertools import product
 
 import pytest
 
+from evaluator.core.types.transitions import IllegalTransition
 from evaluator.worker.lifecycle import (
     WORKER_TRANSITIONS,
     CatchUp,
-    IllegalTransition,
     Lifecycle,
     WorkerState,
 )

@@ -7,6 +7,8 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluator.core.types.transitions import IllegalTransition
+
 
 class Tier(IntEnum):
     """Where a query is."""
@@ -33,10 +35,6 @@ _NEXT: Final = {
     event: np.array([by_tier.get(tier, _ILLEGAL) for tier in Tier], np.uint8)
     for event, by_tier in TRANSITIONS.items()
 }
-
-
-class IllegalTransition(RuntimeError):
-    """An event that the state machine does not allow in the tier of a query."""
 
 
 def after(event: Event, tiers: NDArray[np.uint8]) -> NDArray[np.uint8]:

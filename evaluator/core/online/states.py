@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Final
 
+from evaluator.core.types.transitions import IllegalTransition
+
 
 class ModelState(Enum):
     """The state of a model learner.
@@ -73,19 +75,15 @@ TRANSITIONS: Final[Mapping[ModelState, Mapping[Event, ModelState]]] = {
 IS_FROZEN: Final = frozenset((ModelState.FROZEN, ModelState.FROZEN_EXPERIMENT))
 
 
-class IllegalTransitionError(RuntimeError):
-    """An event that cannot occur in the state of a model learner: an error in the program."""
-
-
 def state_after(state: ModelState, event: Event) -> ModelState:
     """The next state.
 
     Raises:
-        IllegalTransitionError: if the event cannot occur in this state.
+        IllegalTransition: if the event cannot occur in this state.
     """
     try:
         return TRANSITIONS[state][event]
     except KeyError:
-        raise IllegalTransitionError(
+        raise IllegalTransition(
             f"{event.name} cannot occur in the state {state.name} of a model learner"
         ) from None
