@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from evaluator.core.learning import elementary
-from evaluator.core.learning.elementary import column_sum, exp, log
+from evaluator.core.learning.elementary import exp, log
 from evaluator.core.learning.elementary import softplus as softplus_with_slope
+from evaluator.core.measures.lists import column_sum
 
 PRECISE = Context(prec=50)
 RNG = np.random.default_rng(11)

@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from evaluator.core.measures.lists import FEW_CELLS, ZERO
 from evaluator.core.types.records import FloatArray
 
 _LN2_HIGH: Final = float.fromhex("0x1.62e42fee00000p-1")
@@ -26,9 +27,6 @@ _LEAST: Final = -745.2
 """The exponential of a smaller number is 0."""
 _BOUNDS: Final = (np.array(_LEAST), np.array(_MOST + 1.0))
 _ROOT_HALF: Final = 0.7071067811865476
-ZERO: Final = np.array(0.0)
-FEW_CELLS: Final = 2_000
-"""Up to this size, fewer calls on more numbers are quicker."""
 _FEW_LOGARITHMS: Final = 8
 _ODD: Final = tuple(2 / n for n in range(1, 36, 2))
 _ODD_ARRAYS: Final = tuple(map(np.array, _ODD))
@@ -113,20 +111,6 @@ def _twice_artanh(z: FloatArray, n_terms: int) -> FloatArray:
         total *= square
         total += coefficient
     total *= z
-    return total
-
-
-def column_sum(terms: FloatArray) -> FloatArray:
-    """The sum along the last axis, column by column from the first one.
-
-    The sum of a list is independent of other lists and of trailing columns of zeros.
-    """
-    if terms.size <= FEW_CELLS and terms.shape[-1]:  # one call is quicker than one per column
-        running: FloatArray = np.add.accumulate(terms, axis=-1)[..., -1] + ZERO
-        return running  # as if it had begun at 0.0: no sum is -0.0
-    total: FloatArray = np.zeros(terms.shape[:-1])
-    for column in range(terms.shape[-1]):
-        total += terms[..., column]
     return total
 
 

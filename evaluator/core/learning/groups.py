@@ -11,9 +11,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from evaluator.core.learning.elementary import column_sum
 from evaluator.core.learning.losses import Loss
-from evaluator.core.measures.lists import BoolArray
+from evaluator.core.measures.lists import BoolArray, column_sum
 from evaluator.core.types.records import FloatArray
 
 _LEAST_CANDIDATES: Final = 2

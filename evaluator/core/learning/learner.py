@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from evaluator.core.learning.elementary import column_sum, linear_scores, summed
+from evaluator.core.learning.elementary import linear_scores, summed
 from evaluator.core.learning.groups import LARGE_FEATURE, Group, UpdateBatch, batches_of
 from evaluator.core.learning.losses import Loss, loss_of
 from evaluator.core.learning.optimisers import (
@@ -23,6 +23,7 @@ from evaluator.core.learning.optimisers import (
     no_moments,
     rate_after,
 )
+from evaluator.core.measures.lists import column_sum
 
 WARM_UP_GROUPS: Final = 50
 """With `within_query`, groups before the first update: they give the scale."""

@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from evaluator.core.learning.elementary import column_sum, exp, log, softplus
+from evaluator.core.learning.elementary import exp, log, softplus
 from evaluator.core.learning.names import LABEL_MODES
-from evaluator.core.measures.lists import BoolArray, ratio
+from evaluator.core.measures.lists import BoolArray, column_sum, ratio
 from evaluator.core.measures.tables import discount, gain
 from evaluator.core.types.records import FloatArray, IntArray
 
