@@ -18,7 +18,7 @@ Folder = tuple[Path, Callable[[Path], bool]]
 """A folder that is read, and which of the files in it."""
 
 
-def require_apart(options: argparse.Namespace, settings: Settings) -> None:
+def require_outputs_apart_from_inputs(options: argparse.Namespace, settings: Settings) -> None:
     """Raises UsageError if a path of --out or --openmetrics is an input, also through links."""
     given = vars(options)
     if (out := given.get("out")) is None:

@@ -47,9 +47,9 @@ def execute(options: argparse.Namespace) -> int:
         gc.freeze()  # what is loaded stays; `main` has disabled the collection
         gc.enable()
         if "out" in options:
-            from evaluator.cli.apart import require_apart  # noqa: PLC0415 - not for a worker
+            from evaluator.cli.apart import require_outputs_apart_from_inputs  # noqa: PLC0415 - not for a worker
 
-            require_apart(options, settings)
+            require_outputs_apart_from_inputs(options, settings)
         return command(options, settings)
     except (ConfigError, RequestRefused, SourceAmbiguous, MeasureFailedError) as error:
         return fail(error, USAGE)

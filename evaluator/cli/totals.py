@@ -119,11 +119,11 @@ def _in_file(
     with refused_as(SourceUnusable, f"{path} is not a document of `evaluator totals`"):
         other = json.loads(read_file(path))
         places += [{name: other[name] for name in document}, *other.get("added", ())]
-        _require_apart(path, document, places)
+        _require_distinct_topics(path, document, places)
         return tally_of(other, measures, other.get("levels", {}))
 
 
-def _require_apart(
+def _require_distinct_topics(
     path: Path, document: Mapping[str, Any], places: Sequence[Mapping[str, Any]]
 ) -> None:
     """Raises RequestRefused if meanings differ, or a topic occurs twice or has no id."""

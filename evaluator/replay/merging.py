@@ -56,7 +56,7 @@ class Merge(Struct, frozen=True):
             )
         by_chain = {shard.manifest.chain: shard for shard in reversed(shards)}
         different = tuple(sorted(by_chain.values(), key=shards.index))
-        _require_apart(different)
+        _require_distinct_tasks(different)
         first = different[0]
         for other in different[1:]:
             _require_alike(first, other)
@@ -183,7 +183,7 @@ def _by_task(ranges: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
     )
 
 
-def _require_apart(shards: Sequence[Shard]) -> None:
+def _require_distinct_tasks(shards: Sequence[Shard]) -> None:
     seen: dict[tuple[bytes, int], tuple[Shard, Part]] = {}
     for shard in shards:
         for part in shard.parts:
