@@ -1,1 +1,1 @@
-"""Clocks, durations and event-time timers."""
+"""Clocks, activity and event-time timers."""

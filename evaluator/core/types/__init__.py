@@ -1,1 +1,1 @@
-"""Records and outcomes as the core passes them on."""
+"""Types that packages of the core exchange: records and outputs in columns, segments, tallies."""
