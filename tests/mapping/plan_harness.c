@@ -9,15 +9,7 @@ int main(void)
     int64_t n_mapped = 0, n_nodes;
     read_powers();
     while ((n_nodes = number()) >= 0) {
-        struct mapping map = {.n_members = number()};
-        int64_t n_paths = number(), n_choices = number(), n_texts = number();
-        map.n_slots = number(), map.n_row_slots = number();
-        map.nodes = given(n_nodes, sizeof *map.nodes);
-        map.members = given(map.n_members, sizeof *map.members);
-        map.paths = given(n_paths, sizeof *map.paths);
-        map.choices = given(n_choices, sizeof *map.choices), map.texts = given(n_texts, 1);
-        map.slots = array(map.n_slots, sizeof *map.slots);
-        map.rows = array(MAX_CANDIDATES * map.n_row_slots, sizeof *map.rows);
+        struct mapping map = given_plan(n_nodes);
         int64_t n = number(), room = number(), n_text = 0, n_keys = 0;
         int64_t *starts = array(n, 8), *ends = array(n, 8), *key_starts = array(n, 8);
         int64_t *key_sizes = array(n, 8);

@@ -288,17 +288,21 @@ def test_grades_of_rows_are_planned_if_each_candidate_has_one(rows, is_planned):
     assert differing(GRADES_BY_ROW, [value]) == is_planned
 
 
+def given(plan):
+    """The plan as the harnesses read it."""
+    tables = list(plan._tables.values())
+    head = struct.pack("<7q", *map(len, tables), plan._n_slots, plan._n_row_slots)
+    return b"".join([head, *(table.tobytes() for table in tables)])
+
+
 @pytest.mark.slow
 def test_no_mutant_causes_an_invalid_memory_access(tmp_path):
     chance = random.Random(7)
     program = built(Path(__file__).with_name("plan_harness.c"), tmp_path)
     parts = [np.ascontiguousarray(library.powers_of_five).tobytes()]
     for text in PLANNED * 100:
-        plan = plan_of(mapping_of(text))
-        tables, values = plan._tables, list(documents(chance, 100))
-        sizes = [len(tables[name]) for name in ("nodes", "members", "paths", "choices", "texts")]
-        parts.append(struct.pack("<7q", *sizes, plan._n_slots, plan._n_row_slots))
-        parts += [table.tobytes() for table in tables.values()]
+        parts.append(given(plan_of(mapping_of(text))))
+        values = list(documents(chance, 100))
         room = chance.choice([0, 100, 2_000, 200_000])
         parts.append(struct.pack("<2q", len(values), room))
         for value in values:

@@ -136,3 +136,40 @@ static inline bool record_sets_in(const byte *data, int64_t size, int64_t next_o
     free(out.header_starts), free(out.header_sizes), free(out.headers);
     return out.stop == AT_END;
 }
+
+/* A plan of this many nodes from standard input: the sizes of its tables, then these. */
+static inline struct mapping given_plan(int64_t n_nodes)
+{
+    struct mapping map = {.n_members = number()};
+    int64_t n_paths = number(), n_choices = number(), n_texts = number();
+    map.n_slots = number(), map.n_row_slots = number();
+    map.nodes = given(n_nodes, sizeof *map.nodes);
+    map.members = given(map.n_members, sizeof *map.members);
+    map.paths = given(n_paths, sizeof *map.paths);
+    map.choices = given(n_choices, sizeof *map.choices), map.texts = given(n_texts, 1);
+    map.slots = array(map.n_slots, sizeof *map.slots);
+    map.rows = array(MAX_CANDIDATES * map.n_row_slots, sizeof *map.rows);
+    return map;
+}
+
+/* The tables of a schema from standard input: their sizes and the root, then these. */
+static inline struct texts given_schema(int64_t is_protobuf)
+{
+    int64_t n_types = number(), n_parts = number(), n_names = number();
+    struct texts texts = {.root = number(), .is_protobuf = is_protobuf};
+    texts.types = given(n_types, sizeof *texts.types);
+    texts.parts = given(n_parts, sizeof *texts.parts), texts.names = given(n_names, 1);
+    texts.slots = array(n_parts, sizeof *texts.slots);
+    return texts;
+}
+
+/* Reads one record with a schema; returns whether it has a text. */
+static inline bool text_in(const byte *data, int64_t size, int64_t room, struct texts texts)
+{
+    int64_t start = 0, place, found;
+    byte *out = array(room, 1);
+    texts.to = out, texts.end = out + room, texts.starts = &place, texts.sizes = &found;
+    texts_to_json(data, &start, &size, 1, &texts);
+    free(out);
+    return found >= 0;
+}
