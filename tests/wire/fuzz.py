@@ -7,34 +7,91 @@ the working directory, as `crash-...`.
 
 import argparse
 import hashlib
+import json
 import os
+import random
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from importlib import resources
 from pathlib import Path
 
+from evaluator.mapping.document import read_document
+from evaluator.mapping.plan import plan_of
 from evaluator.wire.native import library
+from tests.mapping import test_avro_texts as avro
+from tests.mapping import test_plan as plans
+from tests.mapping import test_protobuf_texts as protobuf
+from tests.wire.test_watched_decoder import VALUES as SETTLED
 
 TARGET = Path(__file__).with_name("native_fuzz.c")
 CORPUS = Path(__file__).with_name("fuzz_corpus.zip")
 FLAGS = "-std=c11 -g -O1 -Wall -Wextra -Werror -fno-sanitize-recover=all".split()
-RECORD_SETS, RANKINGS, JUDGMENTS = range(3)
+MAX_SIZE = 4_096
+RECORD_SETS, RANKINGS, JUDGMENTS, MAPPED, TEXTS = KINDS = range(5)
+CLICKS = {
+    "session_id": "s", "request_id": "r", "timestamp": 1_769_846_400_000, "text": "q",
+    "locale": "de", "items": [{"id": 1, "score": 0.5}], "item_id": "1", "action": "purchase",
+}  # fmt: skip
+UBI = {
+    "query_id": "q", "timestamp": "2026-01-31T08:00:00.5Z", "application": "shop",
+    "user_query": "q", "query_response_hit_ids": ["1", 2], "action_name": "click",
+    "event_attributes": {"object": {"object_id": "1"}},
+}  # fmt: skip
+PRESETS = {"clicks": CLICKS, "ubi": UBI}
 
 
 def seed(kind: int, flags: int, parts: Iterable[bytes]) -> bytes:
     """An input of the target."""
-    return bytes((kind, flags)) + (b"" if kind == RECORD_SETS else b"\xff").join(parts)
+    return bytes((kind, flags)) + (b"" if kind in {RECORD_SETS, TEXTS} else b"\xff").join(parts)
+
+
+def planned() -> Iterator[tuple[bytes, list[bytes]]]:
+    """The plans of the target, each with some records."""
+    chance = random.Random(1)
+    for text in plans.PLANNED:
+        yield plans.given(plan_of(plans.mapping_of(text))), list(plans.documents(chance, 30))
+    for name, record in PRESETS.items():
+        path = resources.files("evaluator.mapping") / "presets" / f"{name}.toml"
+        for mapping in read_document(path.read_text(), path.name).logs.values():
+            yield plans.given(plan_of(mapping)), [json.dumps(record).encode()]
+
+
+def schemas() -> Iterator[tuple[bytes, list[bytes]]]:
+    """The tables of the target for schemas, each with some records."""
+    chance = random.Random(1)
+    for text in avro.MAPPINGS:
+        records = [avro.avro(7, avro.TEXT, avro.event(chance))[5:] for _ in range(20)]
+        yield avro.given(avro.parts_of(text)[1].tables(7, ())), records
+    tables, _ = protobuf.tables_of(protobuf.odd_file(), ".shop.M", protobuf.TREE)
+    yield avro.given(tables), [each for each, _ in protobuf.ODD.values() if len(each) < MAX_SIZE]
+    for file, tree, (whole, *_) in protobuf.random_cases(chance, 8):
+        tables, _ = protobuf.tables_of(file, ".shop.M0", tree)
+        yield avro.given(tables), whole
+
+
+def seeds() -> Iterator[bytes]:
+    """Inputs for settled queries, plans and schemas, and with more candidates than a plan maps."""
+    yield seed(JUDGMENTS, 2, SETTLED)
+    yield seed(MAPPED, 1, [b"", b'{"data":{"ids":[' + b"1," * 1_000 + b"1]}}"])
+    for flags, (_, records) in enumerate(planned()):
+        yield from (seed(MAPPED, flags, [b"key", record, record]) for record in records)
+    for flags, (_, records) in enumerate(schemas()):
+        yield from (seed(TEXTS, flags, [record]) for record in records)
 
 
 def build(folder: Path, *how: str) -> tuple[Path, dict[str, str]]:
     """Builds the program; returns it and its environment."""
-    powers, program = folder / "powers", folder / "fuzz"
-    powers.write_bytes(library.powers_of_five.tobytes())
+    given, program = folder / "tables", folder / "fuzz"
+    tables = [[each for each, _ in kind] for kind in (planned(), schemas())]
+    head = library.powers_of_five.tobytes() + struct.pack("<2q", *map(len, tables))
+    given.write_bytes(head + b"".join(tables[0] + tables[1]))
     subprocess.run([*how, *FLAGS, "-o", program, TARGET], check=True)
-    return program, {**os.environ, "POWERS": str(powers)}
+    return program, {**os.environ, "TABLES": str(given)}
 
 
 def unpack(folder: Path) -> list[Path]:
@@ -68,7 +125,9 @@ def main() -> None:
             each.mkdir()
         program, env = build(folder, clang, "-fsanitize=fuzzer,address,undefined")
         unpack(found)
-        limits = [f"-max_total_time={arguments.seconds}", "-max_len=4096", "-timeout=10"]
+        for n, content in enumerate(seeds()):
+            (found / f"seed{n}").write_bytes(content)
+        limits = [f"-max_total_time={arguments.seconds}", f"-max_len={MAX_SIZE}", "-timeout=10"]
         if subprocess.run([program, *limits, found], env=env, check=False).returncode:
             sys.exit("fuzz: an input failed")
         if arguments.keep:

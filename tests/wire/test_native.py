@@ -260,7 +260,8 @@ def test_no_mutant_causes_an_invalid_memory_access(harness):
 def test_no_input_of_the_fuzz_corpus_causes_an_invalid_memory_access(tmp_path):
     program, environment = fuzz.build(tmp_path, "cc", "-DREPLAY", "-fsanitize=address,undefined")
     inputs = fuzz.unpack(tmp_path / "inputs")
-    assert len(inputs) > 500
+    assert len(inputs) > 1_000
+    assert {each.read_bytes()[0] for each in inputs} >= set(fuzz.KINDS)
     done = subprocess.run(
         [program, *inputs], env=environment, capture_output=True, check=False, timeout=600
     )
