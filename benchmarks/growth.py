@@ -111,11 +111,12 @@ def table(
 ) -> list[tuple[str, str, str, str]]:
     """Axis, value, CPU time per pair, and that relative to bare reading.
 
-    Two workers share the pairs, so neither has a second half: their figure is of the whole run.
+    Two workers share the pairs, so neither has a second half, and a leader learns from many pairs
+    of the first half during the second one: their figures are of the whole run.
     """
     result, rows = medians(rounds), []
     for case in cases:
-        key = "cpu_us" if case.axis == "workers" else "second_half_cpu_us"
+        key = "cpu_us" if case.axis in {"workers", "learning"} else "second_half_cpu_us"
         ratio = statistics.median(
             one[_name(case)][key] / one[f"{_name(case)} bare"][key] for one in rounds
         )

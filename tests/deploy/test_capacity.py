@@ -159,11 +159,15 @@ def test_the_page_has_the_limits_and_the_traffic_of_the_manifests():
 
 
 def measured_speed():
-    """Pairs per second, and CPU time of one in microseconds, of the first row of the table."""
+    """Pairs per second, and CPU time of one in microseconds, of the load that costs most."""
     result = (ROOT / "docs" / "benchmarks.md").read_text("utf-8")
-    row = next(line for line in result.splitlines() if "| `evaluator run --until-end" in line)
-    _, _, pairs, cpu, *_ = [cell.strip() for cell in row.strip("|").split("|")]
-    return int(pairs.replace(",", "")), float(cpu)
+    rows = [line for line in result.splitlines() if "| evaluator |" in line]
+    found = []
+    for row in rows:
+        _, _, pairs, cpu, *_ = [cell.strip() for cell in row.strip("|").split("|")]
+        found.append((float(cpu), int(pairs.replace(",", ""))))
+    cpu, pairs = max(found)
+    return pairs, cpu
 
 
 def test_the_page_has_the_measured_speed_of_the_benchmark():
