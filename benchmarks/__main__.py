@@ -12,13 +12,13 @@ from typing import Any
 
 from benchmarks.contestants import STORE
 from benchmarks.course import (
-    FIGURES,
     WITHOUT_ALARMS,
     WORDS,
     Course,
     Load,
     Report,
     course,
+    kept,
     medians,
     result_table,
     say,
@@ -90,12 +90,7 @@ def compete(
         say(f"round {number + 1}: " + ", ".join(cpu) + " us")
     result = medians(rounds)
     say("\n" + result_table(result) + "\n")
-    found = {
-        "medians": result,
-        "rounds": [
-            {name: {k: one[k] for k in FIGURES} for name, one in each.items()} for each in rounds
-        ],
-    }
+    found = {"medians": result, "rounds": kept(rounds)}
     if "evaluator" not in names:
         return found
     ratios = say_ratios(rounds)
@@ -107,7 +102,7 @@ def compete(
 
 
 def say_ratios(rounds: list[dict[str, Report]]) -> dict[str, dict[str, float]]:
-    """CPU time per pair of the second halves: medians over the rounds of ratios within a round.
+    """CPU time per pair of second halves: medians over the rounds of ratios within a round.
 
     Of the evaluator as it is, and without alarms, which the other jobs do not have.
     """

@@ -44,9 +44,7 @@ async def read_bare(arguments: argparse.Namespace) -> None:
     meter.begin()
     while left:
         batches = await consumer.getmany(timeout_ms=1_000, max_records=MAX_RECORDS)
-        n_read = sum(map(len, batches.values()))
-        meter.read(n_read)
-        left -= n_read
+        left -= sum(map(len, batches.values()))
     await consumer.commit()
     meter.end()
     await consumer.stop()
@@ -73,7 +71,6 @@ async def run_naive(arguments: argparse.Namespace) -> None:
             await evaluator.on_ranking(message.value)
         else:
             await evaluator.on_judgment(message.value)
-        meter.read(1)
         left -= 1
         if not left:
             break
@@ -136,8 +133,7 @@ def _watched(meter: Meter) -> Iterator[None]:
     async def watched_commit(self: Any, commits: Mapping[Partition, Committed]) -> bool:
         done = await commit(self, commits)
         offsets.update((each, committed.offset) for each, committed in commits.items())
-        meter.done(sum(offsets.values()))
-        meter.end()
+        meter.committed(sum(offsets.values()))
         return done
 
     source.poll, source.commit = watched_poll, watched_commit  # type: ignore[method-assign]

@@ -200,7 +200,11 @@ def course() -> Iterator[Course]:
 
 
 def _per_pair(reports: list[Report], n_pairs: int) -> Report:
-    """Figures of all processes together; of several, none may read half by itself."""
+    """Figures of all processes together.
+
+    The second half is the whole run if none reports half of the records: bare reading has no
+    warm-up, and reads the small judgments before the rankings, so its halves are not comparable.
+    """
     cpu = sum(one["cpu_seconds"] for one in reports)
     second = sum(one["second_half_cpu_seconds"] for one in reports)
     n_second = sum(one["second_half_records"] for one in reports) / 2
@@ -250,6 +254,11 @@ def environment() -> dict[str, str]:
 
 
 FIGURES = ("pairs_per_second", "cpu_us", "second_half_cpu_us", "max_rss_mb")
+
+
+def kept(rounds: list[dict[str, Report]]) -> list[dict[str, Report]]:
+    """The rounds with the members of FIGURES, for files."""
+    return [{name: {k: one[k] for k in FIGURES} for name, one in each.items()} for each in rounds]
 
 
 def medians(rounds: list[dict[str, Report]]) -> dict[str, Report]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.course import FIGURES, Course, Load, Report, course, medians, say, write_json
+from benchmarks.course import Course, Load, Report, course, kept, medians, say, write_json
 from benchmarks.world import USUAL, Shape
 from evaluator.tables import format_table
 
@@ -81,8 +81,8 @@ def main() -> None:
     rows = table(rounds, cases)
     header = ["", "", "CPU us per pair", "of bare getmany"]
     say("\n" + format_table(header, [list(row) for row in rows], numbers=[2, 3]))
-    kept = [{of: {k: one[k] for k in FIGURES} for of, one in each.items()} for each in rounds]
-    write_json(arguments.json, {"growth": rows, "pairs": arguments.pairs, "rounds": kept})
+    figures = {"growth": rows, "pairs": arguments.pairs, "rounds": kept(rounds)}
+    write_json(arguments.json, figures)
 
 
 def measure(

@@ -40,16 +40,15 @@ def resident_mb() -> float:
 class Meter:
     """Wall and CPU time from the first poll to the last commit, and CPU time of the second half.
 
-    The second half begins when half of *n_records* are done: start-up and warm-up are over then. A
-    record is done when its results and its offset are committed, or, for a program that evaluates
-    one record after the other, when the next one is read.
+    The second half begins when half of *n_records* are committed: start-up and warm-up are over
+    then. A program that reports no commits has none; see `course.Course`.
     """
 
     def __init__(self, n_records: int) -> None:
         self._began: tuple[float, float] | None = None
         self._half: tuple[int, float] | None = None  # records, CPU time
         self._ended = (0.0, 0.0)
-        self._n_records, self._n_done = n_records, 0
+        self._n_records, self._n_committed = n_records, 0
         self.stages = Stages()
 
     def begin(self) -> None:
@@ -58,29 +57,26 @@ class Meter:
             self._began = (time.perf_counter(), cpu_seconds())
             self.stages.clear()
 
-    def done(self, n: int) -> None:
-        """*n* records are done so far."""
+    def committed(self, n: int) -> None:
+        """*n* records are committed so far."""
         if self._half is None and n >= self._n_records // 2:
             self._half = n, cpu_seconds()
-        self._n_done = n
-
-    def read(self, n: int) -> None:
-        """*n* more records are read, and will be done before the next ones are."""
-        self.done(self._n_done + n)
+        self._n_committed = n
+        self.end()
 
     def end(self) -> None:
-        """All records so far are committed; the last call counts."""
+        """All work so far is finished; the last call counts."""
         self._ended = (time.perf_counter(), cpu_seconds())
 
     def write(self, path: Path, **more: object) -> None:
         """Reports as JSON."""
         assert self._began is not None
-        n_half, half_cpu = self._half or (self._n_done, self._ended[1])
+        n_half, half_cpu = self._half or (self._n_committed, self._ended[1])
         report = {
             "wall_seconds": self._ended[0] - self._began[0],
             "cpu_seconds": self._ended[1] - self._began[1],
             "second_half_cpu_seconds": self._ended[1] - half_cpu,
-            "second_half_records": self._n_done - n_half,
+            "second_half_records": self._n_committed - n_half,
             "max_rss_mb": peak_mb(),
             "stages": dict(self.stages.seconds),
             **more,

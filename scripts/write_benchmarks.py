@@ -46,15 +46,12 @@ def runs_of(figures: Figures) -> list[tuple[str, Figures]]:
 
 
 def pairs_chart(figures: Figures) -> Chart:
-    """CPU time per pair of every program, for each kind of traffic.
-
-    Of second halves, but of whole runs for programs without a ratio: few pairs have no steady half.
-    """
+    """CPU time per pair of every program, for each kind of traffic."""
     return {
         heading: [
             Bar(
                 NAMES[name].replace("`", ""),
-                us := one["second_half_cpu_us" if "ratios" in run else "cpu_us"],
+                us := one["second_half_cpu_us"],
                 f"{us:.1f} us",
                 COLOURS.get(name, "grey"),
             )

@@ -30,7 +30,6 @@ class Job:
 
     def __call__(self, value: bytes, state: State) -> bytes | None:
         self._meter.begin()
-        self._meter.read(1)
         self._n_left -= 1
         if not self._n_left:
             self._stop()  # after this message; then everything is flushed and committed

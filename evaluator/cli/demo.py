@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from typing import Any, Final
+from urllib.parse import urlencode
 
 from evaluator.adapters.http import HttpServer, HttpUnusable
 from evaluator.adapters.log import configure_log
@@ -22,13 +23,11 @@ from evaluator.cli.leader import leader_of
 from evaluator.cli.live import ProcessViews, new_worker, stop_on_signals
 from evaluator.cli.wiring import http_server
 from evaluator.config import Settings
+from evaluator.demo import REGRESSED, DemoWorld, Learning, RunningWorker, run_demo
 from evaluator.demo import SETTINGS as DEMO_SETTINGS
-from evaluator.demo import DemoWorld, Learning, RunningWorker, run_demo
 from evaluator.wire.records import Output, OutputRecord
 
 DEMO_PARTITIONS: Final = 2
-_SHOWN: Final = "?model=tool-ranker&variant=canary"
-"""The chart that the page begins with: the one with the planted fault."""
 
 
 def demo(options: argparse.Namespace, settings: Settings) -> int:
@@ -48,7 +47,7 @@ async def _demo(settings: Settings, *, seed: int, keep: bool) -> int:
     stop_on_signals(stopped.set)
     scheme = "http" if settings.http_tls_certfile is None else "https"
     root = f"{scheme}://{settings.http_host}:{server.port}/"
-    page = root + _SHOWN
+    page = f"{root}?{urlencode({'model': REGRESSED.model, 'variant': REGRESSED.variant})}"
     print(f"The page of the worker: {page}", file=sys.stderr)
     running = asyncio.create_task(worker.run())
     learning = asyncio.create_task(leader.run())

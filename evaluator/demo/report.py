@@ -12,7 +12,7 @@ from evaluator.core.measures.exact_sums import add_tally
 from evaluator.core.online.events import LeaderView
 from evaluator.core.types.records import LOGS
 from evaluator.core.types.tally import Tally
-from evaluator.demo.world import RECOMMENDERS, DemoWorld
+from evaluator.demo.world import REGRESSED, DemoWorld
 from evaluator.exposition.snapshot import Snapshot
 from evaluator.tables import format_table
 from evaluator.wire.records import OutputRecord
@@ -158,11 +158,9 @@ def _verdict(split: Mapping[Series, tuple[Mean, Mean]]) -> str:
 
 def _fault() -> str:
     """A sentence about the planted fault."""
-    planted = " and ".join(
-        f"{one.variant} of {one.model}" for one in RECOMMENDERS if one.noise[0] != one.noise[1]
-    )
     return (
-        f"A fault was planted in the {planted} at half time; it should be the largest decrease.\n"
+        f"A fault was planted in the {REGRESSED.variant} of {REGRESSED.model} at half time; "
+        "it should be the largest decrease.\n"
         "No alarm begins: alarms compare with past weeks, and these are eight hours."
     )
 

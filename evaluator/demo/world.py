@@ -81,6 +81,7 @@ RECOMMENDERS: Final = (
     Recommender("tool-ranker", "canary", 0.2, (0.7, 1.8)),
     Recommender("graph-ranker", "prod", 0.3, (0.95, 0.95)),
 )
+REGRESSED: Final = next(each for each in RECOMMENDERS if each.noise[0] != each.noise[1])
 BM25_NOISE: Final = 1.4
 
 _INTENTS: Final[Mapping[str, tuple[str, ...]]] = {

@@ -14,7 +14,7 @@ from evaluator.cli.exits import UsageError
 from evaluator.config import Settings
 from evaluator.ports import RequestRefused, SourceUnusable
 from evaluator.replay.results import DERIVED
-from tests.repeats import slow_in_file_if
+from tests.repeats import first_quick
 from tests.replay.running import contents
 from tests.replay.test_merging import N_TASKS, write_logs
 from tests.replay.test_parquet_archives import write
@@ -103,9 +103,7 @@ def summary_of(found):
 
 
 @pytest.mark.parametrize("task", range(N_TASKS))
-@pytest.mark.parametrize(
-    "size", [7, *(pytest.param(each, marks=slow_in_file_if(True)) for each in (1, 5_000))]
-)
+@pytest.mark.parametrize("size", first_quick(7, 1, 5_000))
 def test_a_task_has_the_results_of_its_replay(root, task, size):
     found, expected = evaluated(root, task, size=size), contents(root / str(task))
     manifest = json.loads(expected["manifest.json"])

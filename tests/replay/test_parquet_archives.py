@@ -11,7 +11,7 @@ import pytest
 from evaluator.adapters.files import ArchiveRange, archives
 from evaluator.cli import main
 from evaluator.ports import UNKNOWN_END, SourceUnusable
-from tests.repeats import slow_in_file_if
+from tests.repeats import first_quick
 from tests.replay.running import contents, judgment, ranking
 from tests.replay.running import put as put_lines
 from tests.replay.test_archives import run
@@ -55,9 +55,7 @@ def with_offsets(first, n):
 
 
 @pytest.mark.parametrize("more", [lambda first, n: {}, with_offsets], ids=["values", "offsets"])
-@pytest.mark.parametrize(
-    "repeated", [3, *(pytest.param(each, marks=slow_in_file_if(True)) for each in (0, 20))]
-)
+@pytest.mark.parametrize("repeated", first_quick(3, 0, 20))
 def test_raw_values_give_the_results_of_their_logs(root, tmp_path, more, repeated):
     source = objects(root, tmp_path / "in", more=more, repeated=repeated, suffix=".snappy.parquet")
     assert run(source, tmp_path / "out", "--strict") == 0

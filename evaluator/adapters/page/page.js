@@ -336,22 +336,27 @@ const quoted = (text) => (/^[\w.:/-]+$/.test(text) ? text : `'${text.replaceAll(
 /** Settings without which a command finds other topics, or none. */
 const TOPICS = ["topic_prefix", "output_prefix", "rankings_topic", "judgments_topic"];
 
+/** The command that shows a query; its ids if there are no brokers to read it from. */
+function commandOf({ trace_id, node_id, event_time_ms }, { source, settings }) {
+  if (!source) return `${trace_id} ${node_id}`;
+  return ["evaluator inspect --source", source, "--from", momentBefore(event_time_ms, settings.early_ms),
+    ...(settings.mapping ? [`--mapping ${quoted(settings.mapping)}`] : []),
+    ...TOPICS.filter((name) => settings[name] && `${settings[name]}_topic` !== name).map((name) => `--set ${name}=${quoted(settings[name])}`),
+    "--", quoted(trace_id), quoted(node_id)].join(" ");
+}
+
 /** Recent queries of the model and measure of the chart; rows under the pointer stay, to be copied. */
 function showWorst() {
   const table = byId("worst");
   byId("worst-section").hidden = state.worst.length === 0;
   if (!state.worst.length || table.matches(":hover, :focus-within")) return;
   const chosen = chosenLines();
-  const { source, settings } = state.status;
+  const { source } = state.status;
   setText(byId("worst-note"), `Lowest ${chosen.measure} of ${pairName(chosen)} (served) within an hour.${source ? " The command shows ranking, judgments and values." : ""}`);
   setText(byId("worst-query"), source ? "Command" : "Query");
   const create = (row) => make("tr", {}, [
     make("td", { className: "n" }), make("td", { className: "n", text: moment(row.event_time_ms) }),
-    make("td", {}, [make("code", { text: (source ? [
-      "evaluator inspect --source", source, "--from", momentBefore(row.event_time_ms, settings.early_ms),
-      ...(settings.mapping ? [`--mapping ${quoted(settings.mapping)}`] : []),
-      ...TOPICS.filter((name) => settings[name] && `${settings[name]}_topic` !== name).map((name) => `--set ${name}=${quoted(settings[name])}`),
-      "--", quoted(row.trace_id), quoted(row.node_id)] : [row.trace_id, row.node_id]).join(" ") })])]);
+    make("td", {}, [make("code", { text: commandOf(row, state.status) })])]);
   const rows = state.worst.map((row) => ({ ...row, key: key(row.trace_id, row.node_id, row.event_time_ms) }));
   reconcile(table.tBodies[0], rows, create, (node, row) => setText(node.cells[0], measured(row.value)));
 }

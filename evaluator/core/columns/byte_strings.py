@@ -75,7 +75,7 @@ class ByteStrings(Sequence[bytes | None]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ByteStrings) and list(self) == list(other)
 
-    __hash__ = None  # type: ignore[assignment] # like a list
+    __hash__ = None  # type: ignore[assignment] # arrays can change, so there is no hash
 
     def __len__(self) -> int:
         return len(self.sizes)
