@@ -358,8 +358,10 @@ class ProcessViews:
             leader=self.leader(),
         )
 
-    def weights(self) -> Mapping[str, bytes]:
-        """The live weights record of each model."""
+    def weights(self) -> Mapping[str, bytes] | None:
+        """The live weights record of each model; None without learning."""
+        if not self._settings.learns:
+            return None
         return {} if self.process_leader is None else self.process_leader.live
 
     def leader(self) -> LeaderView | None:

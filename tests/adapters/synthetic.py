@@ -220,7 +220,7 @@ class FixedViews:
     is_alive: bool = True
     measures: Sequence[str] = MEASURES
     now_ms: int | None = NOW_MS
-    live: Mapping[str, bytes] = field(default_factory=dict)
+    live: Mapping[str, bytes] | None = None
     learned: LeaderView | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     source: str | None = None
@@ -237,7 +237,7 @@ class FixedViews:
             )
         )
 
-    def weights(self) -> Mapping[str, bytes]:
+    def weights(self) -> Mapping[str, bytes] | None:
         return self.live
 
     def leader(self) -> LeaderView | None:

@@ -129,8 +129,9 @@ def test_head_has_the_content_length_of_get() -> None:
     ("views", "params", "what_to_do"),
     [
         (FixedViews(), {}, "Set learning"),
-        (FixedViews(learned=learned()), {}, "initial_weights"),
-        (FixedViews(learned=learned()), {"model": "ranker"}, "promoted"),
+        (FixedViews(learned=learned()), {"model": "ranker"}, "Set learning"),  # it has alarms
+        (FixedViews(live={}, learned=learned()), {}, "initial_weights"),
+        (FixedViews(live={}, learned=learned()), {"model": "ranker"}, "promoted"),
         (ONE, {"model": "rank"}, '"ranker"'),
         (ONE, {"model": ""}, '"ranker"'),
     ],

@@ -99,8 +99,8 @@ class Views(Protocol):
     async def metrics(self, accept: str) -> tuple[bytes, str]:
         """Body and content type of a scrape."""
 
-    def weights(self) -> Mapping[str, bytes]:
-        """The live weights record of each model, as it was published."""
+    def weights(self) -> Mapping[str, bytes] | None:
+        """The live weights record of each model, as it was published; None without learning."""
 
     def leader(self) -> LeaderView | None:
         """The state of learning and alarms; None without a leader."""
@@ -251,12 +251,14 @@ class HttpServer:
     async def _weights(self, request: web.Request) -> web.Response:
         """The live record of a model, byte by byte, or an error."""
         live, model = self._views.weights(), request.query.get("model")
+        if live is None:
+            return _json({"error": _LEARNING_OFF}, status=404)
         if model is None and len(live) > 1:
             error = f"Several models have weights: {_named(live)}. Choose one with ?model=NAME."
             return _json({"error": error}, status=400)
         record = next(iter(live.values()), None) if model is None else live.get(model)
         if record is None:
-            error = _LEARNING_OFF if self._views.leader() is None else _NO_WEIGHTS_YET
+            error = _NO_WEIGHTS_YET
             if live:
                 error = f"No weights of this model are live. Models with weights: {_named(live)}."
             return _json({"error": error}, status=404)
