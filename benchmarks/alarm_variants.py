@@ -129,7 +129,7 @@ WORLDS = {
     "season +-0.05": (World(season(0.05)), tenth),
     "season +-0.05, the share rises from 1 % to a half": (World(season(0.05)), rising),
     "hours differ, sd 0.02": (World(hours(0.02)), tenth),
-    "days walk 0.01, the share rises": (World(walk(0.01, 1.0)), rising),
+    "random walk 0.01, the share rises": (World(walk(0.01, 1.0)), rising),
     "traces of 5": (World(flat, trace=5), tenth),
 }
 """Worlds without a drop, and the share of the canary by tick."""

@@ -308,8 +308,8 @@ NO_DROP = {
     "season +-0.05": World(season(0.05)),
     "hours differ, sd 0.01": World(hours(0.01)),
     "hours differ, sd 0.02": World(hours(0.02)),
-    "days walk 0.01, pulled back": World(walk(0.01, 0.8)),
-    "days walk 0.01, free": World(walk(0.01, 1.0)),
+    "random walk 0.01, mean-reverting": World(walk(0.01, 0.8)),
+    "random walk 0.01": World(walk(0.01, 1.0)),
     "traces of 5": World(flat, trace=5),
     "bursts x10": World(flat, volume=bursts),
     "coverage halved, 0.01 lower": World(half_judged, volume=half_volume),
@@ -335,7 +335,9 @@ DROPS = {
     "-0.10, season 0.02": Drop(World(season(0.02)), 0.10, (5, 0.8, 0.2, 0.2)),
     "-0.02 a week": Drop(World(season(0.02)), 0.02, (198, 96, 80, 81), per_week=True),
     "-0.05, hours sd 0.02": Drop(World(hours(0.02)), 0.05, (19, 5, 4.2, 4.2)),
-    "-0.05, walk 0.01 pulled back": Drop(World(walk(0.01, 0.8)), 0.05, (40, 4.9, 0.8, 0.5)),
+    "-0.05, random walk 0.01, mean-reverting": Drop(
+        World(walk(0.01, 0.8)), 0.05, (40, 4.9, 0.8, 0.5)
+    ),
     "-0.10 in one of 20 segments": Drop(
         World(season(0.02), series=21, share=0.05), 0.10, (NONE, 18, 3.9, 2.2)
     ),
