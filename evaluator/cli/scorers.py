@@ -8,7 +8,7 @@ from typing import Final
 
 from evaluator.cli.exits import UsageError
 from evaluator.replay.weighing import Score
-from evaluator.wire.messages.models import MAX_SCORERS, is_scorer_name
+from evaluator.wire.messages.limits import MAX_SCORERS, is_scorer_name
 
 _FORM: Final = "NAME=MODULE:FUNCTION, e.g. lgbm=models:score"
 

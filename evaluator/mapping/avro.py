@@ -16,7 +16,7 @@ from evaluator.mapping.fitting import Type, misfit
 from evaluator.mapping.log_mapping import LogMapping
 from evaluator.mapping.paths import Step
 from evaluator.mapping.schemas import Answer, SchemaUnusable
-from evaluator.wire.messages.strict import Malformed
+from evaluator.wire.messages.malformed import Malformed
 from evaluator.wire.reading import MAX_NESTING, too_deep
 from evaluator.wire.records import MAX_RECORD_BYTES
 

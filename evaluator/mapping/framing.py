@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from evaluator.mapping.record import Record
-from evaluator.wire.messages.strict import Malformed
+from evaluator.wire.messages.malformed import Malformed
 from evaluator.wire.records import Records, unpacked_headers
 
 HEADER: Final = "__value_schema_id"

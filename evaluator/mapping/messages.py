@@ -33,8 +33,8 @@ from evaluator.mapping.outcomes import LeftOut, Outcome, bounded, joined
 from evaluator.mapping.paths import Steps, shown
 from evaluator.mapping.record import Record
 from evaluator.mapping.schemas import Answer
-from evaluator.wire.messages.models import SCHEMA_VERSION
-from evaluator.wire.messages.strict import Malformed
+from evaluator.wire.messages.limits import SCHEMA_VERSION
+from evaluator.wire.messages.malformed import Malformed
 from evaluator.wire.reading import MAX_NESTING, too_deep
 
 Message = dict[str, Any]

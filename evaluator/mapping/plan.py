@@ -19,7 +19,7 @@ from evaluator.mapping.log_mapping import LogMapping, Member, Members
 from evaluator.mapping.messages import JUDGMENT_HEAD, RANKING_HEAD, WRITTEN_NAMES
 from evaluator.mapping.paths import Path, Steps
 from evaluator.mapping.values import PER_MS, Unfit, converter
-from evaluator.wire.messages.models import SCHEMA_VERSION
+from evaluator.wire.messages.limits import SCHEMA_VERSION
 from evaluator.wire.native import library
 from evaluator.wire.native.library import MessageTexts
 from evaluator.wire.records import Records

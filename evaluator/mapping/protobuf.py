@@ -15,7 +15,7 @@ from evaluator.mapping.members import tree_of
 from evaluator.mapping.protobuf_types import Decode, Proto, Types, accepted
 from evaluator.mapping.record import Record
 from evaluator.mapping.schemas import Answer, SchemaUnusable
-from evaluator.wire.messages.strict import Malformed
+from evaluator.wire.messages.malformed import Malformed
 from evaluator.wire.reading import MAX_NESTING
 
 Indexes = dict[str, tuple[int, ...]]

@@ -26,7 +26,7 @@ from evaluator.mapping.field_types import TIMESTAMP, WRAPPERS, has_presence, is_
 from evaluator.mapping.framed_texts import PRESENCE, REPEATED, WANTED, Part, Tables
 from evaluator.mapping.members import Tree, merge
 from evaluator.mapping.schemas import SchemaUnusable
-from evaluator.wire.messages.strict import Malformed
+from evaluator.wire.messages.malformed import Malformed
 from evaluator.wire.reading import MAX_NESTING
 
 MAX_ELEMENTS: Final = 100_000

@@ -16,8 +16,9 @@ from evaluator.mapping.outcomes import LeftOut, kind_of
 from evaluator.mapping.record import Record
 from evaluator.mapping.schemas import Answer
 from evaluator.tables import printable, utc_time
+from evaluator.wire.messages.malformed import Malformed
 from evaluator.wire.messages.models import Judgment, Ranking
-from evaluator.wire.messages.strict import Malformed, read_message
+from evaluator.wire.messages.strict import read_message
 
 MOST_REASONS: Final = 10
 """Most reasons of a summary."""

@@ -11,7 +11,7 @@ import structlog
 from evaluator.mapping.framing import frame_of, ids_in
 from evaluator.mapping.record import Record
 from evaluator.ports import RegistryUnavailable, RequestRefused, SourceUnusable
-from evaluator.wire.messages.strict import Malformed
+from evaluator.wire.messages.malformed import Malformed
 from evaluator.wire.records import Records
 
 MAX_SCHEMA_BYTES: Final = 256 << 10

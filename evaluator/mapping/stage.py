@@ -23,9 +23,9 @@ from evaluator.mapping.plan import plan_of
 from evaluator.mapping.record import Record
 from evaluator.mapping.schemas import Answer
 from evaluator.mapping.watch import MessageWatch
-from evaluator.wire.messages.models import MAX_TIMESTAMP_MS
+from evaluator.wire.messages.limits import MAX_TIMESTAMP_MS
+from evaluator.wire.messages.malformed import Malformed
 from evaluator.wire.messages.staged import ColumnsT
-from evaluator.wire.messages.strict import Malformed
 from evaluator.wire.records import (
     KEPT_BYTES,
     MAX_MESSAGE_BYTES,

@@ -14,8 +14,9 @@ from msgspec import Struct, field
 from evaluator.core.measures.order import exact_order
 from evaluator.core.types.records import SERVED, Log
 from evaluator.tables import format_table, printable, utc_time
+from evaluator.wire.messages.malformed import Malformed
 from evaluator.wire.messages.models import Judgment, Ranking
-from evaluator.wire.messages.strict import Malformed, read_message
+from evaluator.wire.messages.strict import read_message
 
 MAX_SHOWN: Final = 50
 """Rows of one table."""

@@ -21,7 +21,7 @@ from evaluator.core.types.records import LOGS, SERVED, VALUE_BOUNDS
 from evaluator.core.types.tally import GroupedTally, Tally
 from evaluator.exposition.snapshot import Exemplar, Snapshot
 from evaluator.ports import Place
-from evaluator.wire.messages.models import MAX_NAME_BYTES
+from evaluator.wire.messages.limits import MAX_NAME_BYTES
 from tests.adapters.synthetic import NOW_MS, learned, quality, queries, task_view
 from tests.tidy.tree import ROOT
 

@@ -18,7 +18,7 @@ from evaluator.mapping.messages import messages_of
 from evaluator.mapping.outcomes import LeftOut
 from evaluator.mapping.record import Record
 from evaluator.mapping.schemas import Answer
-from evaluator.wire.messages.strict import Malformed
+from evaluator.wire.messages.malformed import Malformed
 from tests.mapping.registry import avro
 from tests.mapping.test_stage import records_of
 from tests.repeats import sized

@@ -9,7 +9,7 @@ from evaluator.mapping.document import read_document
 from evaluator.mapping.messages import messages_of
 from evaluator.mapping.outcomes import MAX_BYTES, MAX_MESSAGES, LeftOut
 from evaluator.mapping.record import Record
-from evaluator.wire.messages.strict import Malformed
+from evaluator.wire.messages.malformed import Malformed
 
 HEAD = '[rankings]\ntrace_id = "t"\nnode_id = { const = "n" }\n'
 CLICK = '[judgments]\ntrace_id = "t"\nnode_id = { const = "n" }\n'

@@ -31,7 +31,7 @@ from evaluator.mapping.messages import messages_of
 from evaluator.mapping.otlp import items_of
 from evaluator.mapping.outcomes import LeftOut
 from evaluator.mapping.record import Record
-from evaluator.wire.messages.strict import Malformed
+from evaluator.wire.messages.malformed import Malformed
 from evaluator.wire.records import MAX_RECORD_BYTES
 from tests.mapping.framed_world import without_places
 from tests.repeats import sized, slow_in_file_if

@@ -14,7 +14,7 @@ from evaluator.mapping.messages import messages_of
 from evaluator.mapping.outcomes import LeftOut
 from evaluator.mapping.record import Record
 from evaluator.mapping.schemas import Answer
-from evaluator.wire.messages.strict import Malformed
+from evaluator.wire.messages.malformed import Malformed
 from tests.mapping.protobuf_world import add_map, add_message, classes_of, framed, new_file
 from tests.mapping.test_framed import GUID, damaged
 from tests.repeats import sized

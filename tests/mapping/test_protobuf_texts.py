@@ -19,7 +19,7 @@ from evaluator.mapping.plan import plan_of
 from evaluator.mapping.protobuf_texts import texts
 from evaluator.mapping.protobuf_types import MAX_ELEMENTS, Types
 from evaluator.mapping.schemas import Answer
-from evaluator.wire.messages.strict import Malformed
+from evaluator.wire.messages.malformed import Malformed
 from evaluator.wire.native import library
 from tests.mapping.protobuf_world import (
     FIELD,

@@ -1,7 +1,8 @@
 """Finds malformed records by the models and the rules of time, without the fast decoder."""
 
+from evaluator.wire.messages.malformed import Malformed
 from evaluator.wire.messages.models import Judgment, Ranking
-from evaluator.wire.messages.strict import Malformed, read_message
+from evaluator.wire.messages.strict import read_message
 from tests.oracle.messages import Log, Raw, Refusal, has_timestamp
 
 MAX_FUTURE_SKEW_MS = 300_000

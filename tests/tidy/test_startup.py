@@ -44,10 +44,12 @@ NOT_FOR_A_WORKER = (
     "evaluator.leader",
     "evaluator.library",
     "evaluator.replay",
+    "evaluator.wire.messages.models",
     "evaluator.wire.outputs.output_models",
     "evaluator.wire.outputs.schemas",
     "evaluator.wire.weights.weights_record",
     "importlib.metadata",
+    "pydantic",
     "sqlite3",
     "tqdm",
 )

@@ -14,8 +14,9 @@ from evaluator.core.join.strata import Strata
 from evaluator.core.measures.align import rank_lists
 from evaluator.core.types.records import SERVED, JudgmentColumns, Log, RankingColumns
 from evaluator.wire.messages.codec import decode_judgments, decode_rankings
+from evaluator.wire.messages.malformed import Malformed
 from evaluator.wire.messages.models import Judgment, Ranking
-from evaluator.wire.messages.strict import Malformed, read_message
+from evaluator.wire.messages.strict import read_message
 from evaluator.wire.native.library import MessageTexts
 from evaluator.wire.records import Records
 

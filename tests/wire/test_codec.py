@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.types.records import Stratum
-from evaluator.wire.messages import codec
+from evaluator.wire.messages import codec, reference_rows
 from evaluator.wire.messages.codec import decode_rankings
+from evaluator.wire.messages.strict import read_message
 from evaluator.wire.records import KEPT_BYTES
 from tests.wire.messages import (
     NOW_MS,
@@ -379,7 +380,7 @@ def no_models(monkeypatch):
     def refuse(value, model):
         raise AssertionError(f"left to the models: {value!r}")
 
-    monkeypatch.setattr(codec, "read_message", refuse)
+    monkeypatch.setattr(reference_rows, "read_message", refuse)
 
 
 ORDINARY = [
@@ -419,8 +420,12 @@ def test_ordinary_judgments_take_the_fast_path(no_models):
 
 def test_only_malformed_messages_are_read_by_the_models(monkeypatch):
     left = []
-    read = codec.read_message
-    monkeypatch.setattr(codec, "read_message", lambda *args: (left.append(args[0]), read(*args))[1])
+
+    def read(value, model):
+        left.append(value)
+        return read_message(value, model)
+
+    monkeypatch.setattr(reference_rows, "read_message", read)
     odd = [b"hello", as_bytes(ranking(features=[[1, 2], [3]])), as_bytes(ranking(scores=[1]))]
     columns = rankings_of(*[ranking()] * 60, *odd, *[ranking()] * 60)
     assert left == odd

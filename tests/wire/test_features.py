@@ -9,9 +9,10 @@ from evaluator.core.types.candidates import Described, Graph
 from evaluator.core.types.records import plain_feature_names
 from evaluator.wire.messages import codec
 from evaluator.wire.messages.decoders import RankingDecoder
+from evaluator.wire.messages.malformed import Malformed
 from evaluator.wire.messages.models import Ranking
 from evaluator.wire.messages.samples import Samples, feature_columns
-from evaluator.wire.messages.strict import Malformed, read_message
+from evaluator.wire.messages.strict import read_message
 from evaluator.wire.native import library
 from tests.repeats import repeated
 from tests.wire import messages, mutations

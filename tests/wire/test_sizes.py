@@ -12,7 +12,7 @@ from evaluator.core.measures import MeasureSet
 from evaluator.core.online.events import MOST_MODELS
 from evaluator.core.online.online_learner import MAX_TABLES_BYTES
 from evaluator.core.types.records import DeadLetter, FeatureColumns, FinalWindow, OfferedColumns
-from evaluator.wire.messages.models import MAX_FEATURES, MAX_NAME_BYTES
+from evaluator.wire.messages.limits import MAX_FEATURES, MAX_NAME_BYTES
 from evaluator.wire.outputs import sizes
 from evaluator.wire.outputs.encoding import (
     encode_dead_letters,

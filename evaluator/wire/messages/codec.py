@@ -20,9 +20,8 @@ from evaluator.core.columns.texts import TextRows
 from evaluator.core.types.records import FeatureColumns, JudgmentColumns, RankingColumns
 from evaluator.wire.messages.decoders import Decoders
 from evaluator.wire.messages.intake import Intake
-from evaluator.wire.messages.models import Judgment, Message, Ranking
+from evaluator.wire.messages.malformed import Malformed, oversize
 from evaluator.wire.messages.parts import JudgmentPart, RankingPart
-from evaluator.wire.messages.strict import Malformed, oversize, read_message
 from evaluator.wire.native.library import MessageTexts
 from evaluator.wire.records import Records
 
@@ -33,7 +32,6 @@ _SLICE_BYTES: Final = 1 << 19
 _decoders: Final = Decoders()
 
 PartT = TypeVar("PartT", bound=RankingPart | JudgmentPart)
-MessageT = TypeVar("MessageT", bound=Message)
 T = TypeVar("T")
 
 
@@ -50,8 +48,8 @@ def decode_rankings(
     """
     intake = Intake.of(records, max_future_skew_ms)
     read_many = partial(_decoders.rankings.rows, features=features, segments=segments)
-    part_of = partial(RankingPart.of, features=features, segments=segments)
-    parts = list(_parts(intake, read_many, _reference_path(Ranking, part_of)))
+    read_one = partial(_read_ranking, features=features, segments=segments)
+    parts = list(_parts(intake, read_many, read_one))
     return RankingColumns(
         **intake.columns(),
         key_hashes=_key_hashes(parts),
@@ -85,9 +83,7 @@ def _joined_features(parts: Sequence[RankingPart]) -> FeatureColumns:
 def decode_judgments(records: Records, *, max_future_skew_ms: int) -> JudgmentColumns:
     """Decodes judgments, heartbeats and malformed records."""
     intake = Intake.of(records, max_future_skew_ms)
-    parts = list(
-        _parts(intake, _decoders.judgments.rows, _reference_path(Judgment, JudgmentPart.of))
-    )
+    parts = list(_parts(intake, _decoders.judgments.rows, _read_judgment))
     strings = list(chain.from_iterable(part.strings for part in parts))
     return JudgmentColumns(
         **intake.columns(),
@@ -117,14 +113,18 @@ def _by_row(
     return {first + row: value for first, some in found for row, value in some.items()}
 
 
-def _reference_path(
-    model: type[MessageT], part_of: Callable[[MessageT], PartT]
-) -> Callable[[bytes], PartT | Malformed]:
-    def read(value: bytes) -> PartT | Malformed:
-        message = read_message(value, model)
-        return message if isinstance(message, Malformed) else part_of(message)
+def _read_ranking(
+    value: bytes, *, features: bool, segments: Sequence[str]
+) -> RankingPart | Malformed:
+    from evaluator.wire.messages import reference_rows  # noqa: PLC0415 - few messages need it
 
-    return read
+    return reference_rows.read_ranking(value, features=features, segments=segments)
+
+
+def _read_judgment(value: bytes) -> JudgmentPart | Malformed:
+    from evaluator.wire.messages import reference_rows  # noqa: PLC0415 - few messages need it
+
+    return reference_rows.read_judgment(value)
 
 
 def _parts(

@@ -8,9 +8,9 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from evaluator.core.types.records import DeadLetter, IntArray
-from evaluator.wire.messages.models import MAX_TIMESTAMP_MS
+from evaluator.wire.messages.limits import MAX_TIMESTAMP_MS
+from evaluator.wire.messages.malformed import Malformed
 from evaluator.wire.messages.parts import NO_TIMESTAMP
-from evaluator.wire.messages.strict import Malformed
 from evaluator.wire.records import KEPT_BYTES, Records
 
 

@@ -13,20 +13,21 @@ from pydantic_core import PydanticCustomError
 
 from evaluator.core.features import CandidateKind, Described, Graph
 from evaluator.core.types.records import Levels
-
-SCHEMA_VERSION = 1
-MAX_CANDIDATES = 1_000
-MAX_FEATURES = 256
-MAX_ID_BYTES = 256
-MAX_NAME_BYTES = 256
-MAX_GRADE = 31
-MAX_SCORERS = 8
-MAX_DESCRIPTION_BYTES = 8_192
-MAX_NODES = 1_000
-MAX_EDGES = 10_000
-MAX_TIMESTAMP_MS = 2**63 - 1
-MAX_RANK = 2**63 - 1
-RESERVED_RANKERS = frozenset({"served", "champion", "challenger", "weights"})
+from evaluator.wire.messages.limits import (
+    MAX_CANDIDATES,
+    MAX_DESCRIPTION_BYTES,
+    MAX_EDGES,
+    MAX_FEATURES,
+    MAX_GRADE,
+    MAX_ID_BYTES,
+    MAX_NAME_BYTES,
+    MAX_NODES,
+    MAX_RANK,
+    MAX_SCORERS,
+    MAX_TIMESTAMP_MS,
+    SCHEMA_VERSION,
+    is_scorer_name,
+)
 
 
 def _error(kind: LiteralString, message: str) -> PydanticCustomError:
@@ -311,11 +312,6 @@ class Ranking(Message):
         """The scorers that are not null."""
         given = self.scorers or {}
         return {name: scores for name, scores in given.items() if scores is not None}
-
-
-def is_scorer_name(name: str) -> bool:
-    """Whether the name is valid for a scorer."""
-    return name != "" and name not in RESERVED_RANKERS
 
 
 class Judgment(Message):

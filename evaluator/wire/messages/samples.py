@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from evaluator.core.features import filled
 from evaluator.core.types.candidates import CandidateKind, Described, Graph
 from evaluator.core.types.records import FeatureColumns, plain_feature_names
-from evaluator.wire.messages.models import (
+from evaluator.wire.messages.limits import (
     MAX_DESCRIPTION_BYTES,
     MAX_EDGES,
     MAX_FEATURES,

@@ -4,23 +4,17 @@ import json
 import re
 from collections.abc import Sequence
 from math import isfinite
-from typing import Any, Final, NamedTuple, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from evaluator.wire.messages.malformed import Malformed, oversize
 from evaluator.wire.messages.models import Message
 from evaluator.wire.reading import MAX_NESTING, too_deep
 from evaluator.wire.records import MAX_MESSAGE_BYTES
 
 MessageT = TypeVar("MessageT", bound=Message)
-
-
-class Malformed(NamedTuple):
-    """A malformed value: the reason, and a text for operators."""
-
-    reason: str
-    detail: str
 
 
 _LIMIT_ERRORS: Final = frozenset(
@@ -74,11 +68,6 @@ def read_message(value: bytes, model: type[MessageT]) -> MessageT | Malformed:
         return model.model_validate(members)
     except ValidationError as error:
         return _refusal(error)
-
-
-def oversize(n_bytes: int) -> Malformed:
-    """The refusal of a value of *n_bytes*."""
-    return Malformed("oversize", f"{n_bytes} bytes; a message has at most {MAX_MESSAGE_BYTES}")
 
 
 def _read_text(value: bytes) -> str | Malformed:

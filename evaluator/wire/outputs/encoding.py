@@ -29,7 +29,7 @@ from evaluator.core.types.records import (
 from evaluator.core.types.segments import NO_SEGMENTS, SegmentRules
 from evaluator.core.types.tally import Tally
 from evaluator.wire.canonical import encode_document
-from evaluator.wire.messages.models import MAX_FEATURES, MAX_NAME_BYTES
+from evaluator.wire.messages.limits import MAX_FEATURES, MAX_NAME_BYTES
 from evaluator.wire.outputs import texts
 from evaluator.wire.outputs.rows import Column, Names, OutputRows, Part, Source, Texts, rows_of
 from evaluator.wire.outputs.sizes import MAX_OFFERED_BYTES, OVERSIZE_OUTPUT, bounded, shorter_key

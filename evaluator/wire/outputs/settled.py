@@ -16,7 +16,7 @@ from evaluator.core.online.ordered_merge import NO_FEATURES, SettledQuery
 from evaluator.core.online.watched_queries import WatchedQueries
 from evaluator.core.types.candidates import CandidateKind, Described, Graph
 from evaluator.core.types.records import FloatArray, IntArray, LoggedQuery, WatermarkRecord
-from evaluator.wire.messages.models import MAX_GRADE
+from evaluator.wire.messages.limits import MAX_GRADE
 from evaluator.wire.outputs.watched_decoder import WatchedDecoder, WatermarkRows, merged
 from evaluator.wire.reading import Count, Reader, refused_as
 

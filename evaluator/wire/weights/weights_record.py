@@ -10,7 +10,8 @@ from evaluator.core.features import SuccessTable
 from evaluator.core.learning.transforms import NO_TRANSFORMS, Transform, Transforms
 from evaluator.core.types.candidates import CandidateKind
 from evaluator.wire.canonical import checksum_of
-from evaluator.wire.messages.models import MAX_FEATURES, Name, Number, optional
+from evaluator.wire.messages.limits import MAX_FEATURES
+from evaluator.wire.messages.models import Name, Number, optional
 from evaluator.wire.reading import Reader, refused_as
 from evaluator.wire.weights.checksum import MAX_WEIGHTS_BYTES, WeightsRefused, checksum_in
 
