@@ -61,16 +61,16 @@ static inline int64_t rankings_in(const byte *text, const int64_t *starts, const
     static const char segments[] = "a\x1f" "b\x1f" "c\x1f" "device\x1f" "gerät\x1f" "channel\x1f"
                                    "locale\x1f" "other\x1f";
     out.segments = (const byte *)segments, out.n_segments = MAX_SEGMENTS;
-    out.level_numbers = array(room, 4), out.has_exposed = array(room, 1);
-    out.exposed = array(room, 1), out.exposed_tops = array(room, 8);
-    out.timestamps_ms = array(room, 8), out.candidate_counts = array(room, 8);
-    out.stratum_numbers = array(room, 4), out.has_ranks = array(room, 1);
-    out.strings = array(room, 1), out.key_hashes = array(n, KEY_HASH_BYTES);
-    out.ids = array(room, 4), out.scores = array(room, 8);
-    out.ranks = array(room, 8);
-    out.feature_counts = array(room, 8), out.schema_numbers = array(room, 4);
-    out.has_propensities = array(room, 1), out.features = array(keeps_features ? room : 0, 8);
-    out.propensities = array(room, 8);
+    out.timestamps_ms = array(n, 8), out.candidate_counts = array(n, 8);
+    out.feature_counts = array(n, 8), out.exposed_tops = array(n, 8);
+    out.stratum_numbers = array(n, 4), out.schema_numbers = array(n, 4);
+    out.level_numbers = array(n, 4), out.key_hashes = array(n, KEY_HASH_BYTES);
+    out.has_ranks = array(n, 1), out.has_propensities = array(n, 1);
+    out.has_exposed = array(n, 1);
+    out.ids = array(room / 2, 4), out.scores = array(room / 2, 8);
+    out.ranks = array(room / 2, 8), out.features = array(keeps_features ? room / 2 : 0, 8);
+    out.propensities = array(room / 2, 8), out.exposed = array(room / 2, 1);
+    out.strings = array(room, 1);
     decode_rankings(text, starts, ends, 0, n, &out);
     free(out.key_hashes), free(out.feature_counts), free(out.schema_numbers);
     free(out.has_propensities);
@@ -87,10 +87,10 @@ static inline int64_t judgments_in(const byte *text, const int64_t *starts, cons
 {
     struct names candidates = names_for(room);
     struct judgments out = {.candidates = &candidates};
-    out.timestamps_ms = array(room, 8), out.grade_counts = array(room, 8);
-    out.has_judgment_id = array(room, 1), out.strings = array(room, 1);
-    out.key_hashes = array(n, KEY_HASH_BYTES);
-    out.ids = array(room, 4), out.grades = array(room, 8);
+    out.timestamps_ms = array(n, 8), out.grade_counts = array(n, 8);
+    out.key_hashes = array(n, KEY_HASH_BYTES), out.has_judgment_id = array(n, 1);
+    out.ids = array(room / 2, 4), out.grades = array(room / 2, 8);
+    out.strings = array(room, 1);
     decode_judgments(text, starts, ends, 0, n, &out);
     free(out.timestamps_ms), free(out.grade_counts), free(out.has_judgment_id);
     free(out.key_hashes), free(out.strings), free(out.ids), free(out.grades);
@@ -106,8 +106,8 @@ static inline int64_t settled_in(const byte *text, const int64_t *starts, const 
                                              {NAME("bm25"), NAME("top1")}};
     struct names labels = names_for(room);
     struct settled out = {.labels = &labels, .n_watched = 3, .watched = watched};
-    out.columns = array(room, 8), out.places = array(room, 8), out.values = array(room, 8);
-    out.ids = array(room, 1);
+    out.columns = array(N_SETTLED_COLUMNS * n, 8);
+    out.places = array(room / 2, 8), out.values = array(room / 2, 8), out.ids = array(room, 1);
     read_settled(text, starts, ends, 0, n, &out);
     free(out.columns), free(out.places), free(out.values), free(out.ids);
     free_names(&labels);

@@ -49,12 +49,13 @@ class RankingDecoder:
         self._segments_text = ctypes.create_string_buffer(b"")
         self._arrays = Arrays(
             (self._candidates, self._strata, self._schemas, self._levels),
-            "n_rows strings_size n_ids n_scores n_ranks n_features n_propensities "
-            "n_exposed n_exposures keeps_features n_segments segments "
-            "timestamps_ms:i8 candidate_counts:i8 stratum_numbers:i4 has_ranks:u1 "
-            "strings:u1 key_hashes:V16 ids:i4 scores:f8 ranks:i8 "
-            "feature_counts:i8 schema_numbers:i4 has_propensities:u1 features:f8 propensities:f8 "
-            "level_numbers:i4 has_exposed:u1 exposed:u1 exposed_tops:i8",
+            counts="n_rows strings_size n_ids n_scores n_ranks n_features n_propensities "
+            "n_exposed n_exposures keeps_features n_segments segments",
+            rows="timestamps_ms:i8 candidate_counts:i8 feature_counts:i8 exposed_tops:i8 "
+            "stratum_numbers:i4 schema_numbers:i4 level_numbers:i4 key_hashes:V16 "
+            "has_ranks:u1 has_propensities:u1 has_exposed:u1",
+            items="ids:i4 scores:f8 ranks:i8 features:f8 propensities:f8 exposed:u1",
+            text="strings",
         )
 
     def rows(
@@ -145,9 +146,10 @@ class JudgmentDecoder:
         self._candidates = candidates or NumberedNames()
         self._arrays = Arrays(
             (self._candidates,),
-            "n_rows strings_size n_grades "
-            "timestamps_ms:i8 grade_counts:i8 has_judgment_id:u1 strings:u1 "
-            "key_hashes:V16 ids:i4 grades:f8",
+            counts="n_rows strings_size n_grades",
+            rows="timestamps_ms:i8 grade_counts:i8 key_hashes:V16 has_judgment_id:u1",
+            items="ids:i4 grades:f8",
+            text="strings",
         )
 
     def rows(self, texts: MessageTexts, first: int, end: int) -> JudgmentPart | None:

@@ -3,12 +3,12 @@
 struct judgments {
     struct names *candidates;
     int64_t n_rows, strings_size, n_grades;
-    int64_t *timestamps_ms, *grade_counts; /* [n_rows] */
-    byte *has_judgment_id;                 /* [n_rows] */
-    byte *strings;                         /* trace_id, node_id, source, judgment_id of each row */
+    int64_t *timestamps_ms, *grade_counts; /* by row */
     byte *key_hashes;                      /* KEY_HASH_BYTES of each row */
+    byte *has_judgment_id;                 /* by row */
     int32_t *ids;                          /* numbers of the candidate ids */
     double *grades;                        /* NaN: withdrawn */
+    byte *strings;                         /* trace_id, node_id, source, judgment_id of each row */
 };
 
 enum judgment_member {

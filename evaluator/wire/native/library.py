@@ -169,56 +169,69 @@ class NumberedNames:
         return DictionaryColumn(self.values, numbers)
 
 
+_MOST_SEPARATORS: Final = 6
+"""Most separators in a row in the decoded text of a message, of missing strings and of sets. Each
+other byte of it is read from at least one."""
+
+
 class Arrays:
     """A struct of the decoder: pointers to `struct names`, then counts and pointers to arrays.
 
-    The arrays are reused, and reallocated only for larger messages.
+    The arrays are reused, and reallocated only for more or larger messages.
 
     Args:
-        members: names, those of arrays with the type of their items.
+        counts: names of numbers; the members of the struct are in the order of the arguments.
+        rows: names and types of arrays with an item for each message.
+        items: the same with items that are read from two bytes or more: a number, its separator.
+        text: name of the array of bytes.
     """
 
-    def __init__(self, names: Sequence[NumberedNames], members: str) -> None:
-        split = [name.partition(":")[::2] for name in members.split()]
-        self._types = {name: np.dtype(kind) for name, kind in split if kind}
-        self._counts = [name for name, kind in split if not kind]
-        self._names = names
+    def __init__(
+        self, names: Sequence[NumberedNames], *, counts: str, rows: str, items: str, text: str
+    ) -> None:
+        self._names, self._counts, self._text = names, counts.split(), text
+        self._of_rows, self._of_items = (
+            {name: np.dtype(kind) for name, kind in (each.split(":") for each in members.split())}
+            for members in (rows, items)
+        )
+        pointers = [*self._of_rows, *self._of_items, text]
         fields: list[tuple[str, Any]] = [(f"names{n}", ctypes.c_void_p) for n in range(len(names))]
-        fields += [(name, ctypes.c_void_p if kind else ctypes.c_int64) for name, kind in split]
-        pointers = [ctypes.addressof(each.struct) for each in names]
-        self._struct: Any = type("Struct", (ctypes.Structure,), {"_fields_": fields})(*pointers)
+        fields += [(name, ctypes.c_int64) for name in self._counts]
+        fields += [(name, ctypes.c_void_p) for name in pointers]
+        structs = [ctypes.addressof(each.struct) for each in names]
+        self._struct: Any = type("Struct", (ctypes.Structure,), {"_fields_": fields})(*structs)
         self._arrays: dict[str, NDArray[Any]] = {}
-        self._n_items = 0
+        self._n_rows = self._n_bytes = 0
 
     def __getitem__(self, name: str) -> int:
         return int(getattr(self._struct, name))
 
     def fill(self, decode: Any, texts: MessageTexts, first: int, end: int, **inputs: int) -> None:
         """Decodes messages from *first* to before *end*, up to one that the decoder refuses."""
-        n_items = int(texts.n_before[end] - texts.n_before[first]) + 6 * (end - first)
-        self._allocate(n_items)
+        n_bytes = int(texts.n_before[end] - texts.n_before[first])
+        self._reserve(end - first, n_bytes + _MOST_SEPARATORS * (end - first))
         for names in self._names:
-            names.reserve(self._n_items)
+            names.reserve(self._n_bytes)
         for name in self._counts:
             setattr(self._struct, name, inputs.get(name, 0))
         starts, ends = texts.starts.ctypes.data, texts.ends.ctypes.data
         decode(texts.buffer, starts, ends, first, end, ctypes.byref(self._struct))
 
-    def _allocate(self, n_items: int) -> None:
-        """Gives each array *n_items*: the bytes of the messages, and 6 per message.
-
-        An item is decoded from at least one byte, except separators of missing strings and of sets,
-        at most 6 in a row.
-        """
-        if n_items <= self._n_items:
+    def _reserve(self, n_rows: int, n_bytes: int) -> None:
+        """Makes room for *n_rows* messages of *n_bytes* with their separators."""
+        if n_rows <= self._n_rows and n_bytes <= self._n_bytes:
             return
-        self._n_items = 0  # until all arrays are allocated: a MemoryError may come between
-        size = 1 << n_items.bit_length()  # a power of two, so that few batches allocate
-        for name, kind in self._types.items():
-            self._arrays[name] = np.empty(size, kind)
+        # Powers of two, so that few batches allocate.
+        n_rows = max(self._n_rows, 1 << (n_rows - 1).bit_length())
+        n_bytes = max(self._n_bytes, 1 << (n_bytes - 1).bit_length())
+        self._n_rows = self._n_bytes = 0  # until all are allocated: a MemoryError may come between
+        for types, size in ((self._of_rows, n_rows), (self._of_items, n_bytes // 2)):
+            for name, kind in types.items():
+                self._arrays[name] = np.empty(size, kind)
+        self._arrays[self._text] = np.empty(n_bytes, np.uint8)
         for name, array in self._arrays.items():
             setattr(self._struct, name, array.ctypes.data)
-        self._n_items = size
+        self._n_rows, self._n_bytes = n_rows, n_bytes
 
     def part(self, name: str, size: int) -> NDArray[Any]:
         """A copy of the first *size* items of an array."""

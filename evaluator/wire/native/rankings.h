@@ -10,23 +10,22 @@ struct rankings {
     int64_t keeps_features;    /* an input: without it features are only checked */
     int64_t n_segments;        /* an input */
     const byte *segments;      /* an input: names, each with SEPARATOR */
-    int64_t *timestamps_ms, *candidate_counts; /* [n_rows] */
-    int32_t *stratum_numbers;                  /* [n_rows] */
-    byte *has_ranks;                           /* [n_rows] */
+    /* By row: */
+    int64_t *timestamps_ms, *candidate_counts;
+    int64_t *feature_counts; /* 0: no features */
+    int64_t *exposed_tops;   /* -1: without */
+    int32_t *stratum_numbers, *schema_numbers;
+    int32_t *level_numbers; /* with segments */
+    byte *key_hashes;       /* KEY_HASH_BYTES of each row */
+    byte *has_ranks, *has_propensities, *has_exposed;
+    /* By candidate: */
+    int32_t *ids;         /* numbers of the candidate ids */
+    double *scores;       /* by row: served, then each scorer by name */
+    int64_t *ranks;       /* of the rows that have them */
+    double *features;     /* by row, candidate after candidate */
+    double *propensities; /* of the rows that have them */
+    byte *exposed;        /* 0 or 1, of the rows that have them */
     byte *strings; /* trace_id, node_id, query of each row, then NUL up to a multiple of 8 */
-    byte *key_hashes; /* KEY_HASH_BYTES of each row */
-    int32_t *ids;   /* numbers of the candidate ids */
-    double *scores; /* by row: served, then each scorer by name */
-    int64_t *ranks; /* of the rows that have them */
-    int64_t *feature_counts;             /* [n_rows]; 0: no features */
-    int32_t *schema_numbers;             /* [n_rows] */
-    byte *has_propensities;              /* [n_rows] */
-    double *features;                    /* by row, candidate after candidate */
-    double *propensities;                /* of the rows that have them */
-    int32_t *level_numbers;              /* [n_rows], with segments */
-    byte *has_exposed;                   /* [n_rows] */
-    byte *exposed;                       /* 0 or 1 per candidate of the rows that have them */
-    int64_t *exposed_tops;               /* [n_rows]; -1: without */
 };
 
 enum ranking_member {

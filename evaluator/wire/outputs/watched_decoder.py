@@ -55,7 +55,10 @@ class WatchedDecoder:
         self._labels = NumberedNames(_label)
         self._arrays = Arrays(
             (self._labels,),
-            "n_rows n_values ids_size n_watched watched columns:i8 places:i8 values:f8 ids:u1",
+            counts="n_rows n_values ids_size n_watched watched",
+            rows=f"columns:{_N_COLUMNS}i8",
+            items="places:i8 values:f8",
+            text="ids",
         )
 
     def __call__(
@@ -72,7 +75,7 @@ class WatchedDecoder:
         )
         if found["n_rows"] < n:
             return None
-        columns = found.part("columns", n * _N_COLUMNS).reshape(n, _N_COLUMNS)
+        columns = found.part("columns", n)
         ns, tasks, event_ms, settled_ms, watermarks_ms, *spans, crcs, labels, judged = (
             np.ascontiguousarray(columns.T)
         )
