@@ -48,7 +48,7 @@ from evaluator.wire.weights.leader_state import (
 )
 from evaluator.wire.weights.weights_record import read_live
 
-MAX_READ_RECORDS: Final = 2_000
+MAX_READ_RECORDS: Final = 10_000
 MAX_BUFFERED: Final = 50_000
 """Limit of unprocessed queries; beyond it only the awaited tasks are read."""
 MAX_BUFFERED_BYTES: Final = 128 << 20
