@@ -1,4 +1,4 @@
-"""Values that are no message."""
+"""Malformed values: reasons and details of their dead letters."""
 
 from typing import NamedTuple
 
