@@ -360,9 +360,8 @@ class ProcessViews:
 
     def weights(self) -> Mapping[str, bytes] | None:
         """The live weights record of each model; None without learning."""
-        if not self._settings.learns:
-            return None
-        return {} if self.process_leader is None else self.process_leader.live
+        live = {} if self.process_leader is None else self.process_leader.live
+        return live if self._settings.learns else None
 
     def leader(self) -> LeaderView | None:
         """The state of learning and alarms; None if there is no leader and none will be loaded."""
@@ -387,10 +386,8 @@ class ProcessViews:
             add_tally(tally, view.tally)
         oversize = ("dead_letters", OVERSIZE_OUTPUT)  # counted by process, not by task
         tally[oversize] = snapshot.counters.get(oversize, 0)
-        segments = segment_rules_of(self._settings)
-        shown, n_pairs, n_levels = limited(
-            segments.fold(tally), rows_per_ranker=len(self._measures.spellings)
-        )
+        segments, n_rows = segment_rules_of(self._settings), len(self._measures.spellings)
+        shown, n_pairs, n_levels = limited(segments.fold(tally), rows_per_ranker=n_rows)
         return {
             **totals_document(shown, self._measures, segments),
             **({"pairs_left_out": n_pairs} if n_pairs else {}),
