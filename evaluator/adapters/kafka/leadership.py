@@ -81,8 +81,8 @@ class _SettledReader(TopicReader):
 
     settings: ClassVar[Mapping[str, Any]] = {
         **TopicReader.settings,
-        "fetch_min_bytes": 2 * 1024 * 1024,  # larger batches cost less,
-        "fetch_max_wait_ms": 500,  # and results of the leader are not urgent
+        "fetch_min_bytes": 2 * 1024 * 1024,  # larger batches cost less
+        "fetch_max_wait_ms": 500,  # results of the leader are not urgent
         "key_deserializer": kept,
         "value_deserializer": kept_whole,
     }

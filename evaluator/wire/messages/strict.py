@@ -16,7 +16,6 @@ from evaluator.wire.records import MAX_MESSAGE_BYTES
 
 MessageT = TypeVar("MessageT", bound=Message)
 
-
 _LIMIT_ERRORS: Final = frozenset(
     {"limit", "greater_than", "greater_than_equal", "less_than_equal", "string_too_long"}
     | {"too_long"}

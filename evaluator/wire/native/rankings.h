@@ -25,7 +25,8 @@ struct rankings {
     double *features;     /* by row, candidate after candidate */
     double *propensities; /* of the rows that have them */
     byte *exposed;        /* 0 or 1, of the rows that have them */
-    byte *strings; /* trace_id, node_id, query of each row, then NUL up to a multiple of 8 */
+    /* Text: trace_id, node_id, query of each row, then NUL up to a multiple of 8. */
+    byte *strings;
 };
 
 enum ranking_member {

@@ -75,9 +75,8 @@ class WatchedDecoder:
         )
         if found["n_rows"] < n:
             return None
-        columns = found.part("columns", n)
         ns, tasks, event_ms, settled_ms, watermarks_ms, *spans, crcs, labels, judged = (
-            np.ascontiguousarray(columns.T)
+            np.ascontiguousarray(found.part("columns", n).T)
         )
         ids = found.text("ids", found["ids_size"])
         given = np.full(n * n_watched, nan)
