@@ -61,22 +61,23 @@ BARS = {"p50": 0.25, "p99": 0.6}
 class Traffic:
     """Pairs without end: those of a world again and again, with keys and times of their own.
 
-    Pair *first* has a ranking at *began_ms*; *rate* pairs have one each second.
+    Pair *first* has a ranking at `began_ms`, which is now; *rate* pairs have one each second.
     """
 
-    def __init__(self, first: int, began_ms: int, rate: int) -> None:
+    def __init__(self, first: int, rate: int) -> None:
         world = make_world(N_TEMPLATES)
         judgments = {message.key: message for message in world.judgments}
         self._templates = {
             "rankings": world.rankings,
             "judgments": [judgments[message.key] for message in world.rankings],
         }
-        self._first, self._began_ms, self._rate = first, began_ms, rate
+        self._first, self._rate = first, rate
+        self.began_ms = now_ms()  # after the seconds that the world takes
 
     def messages(self, log: str, first: int, end: int) -> list[Message]:
         """Those of the pairs from *first* to before *end*."""
         found = []
-        began_ms = self._began_ms + LAG_MS[log]
+        began_ms = self.began_ms + LAG_MS[log]
         for number in range(first, end):
             timestamp_ms, key, value = self._templates[log][number % N_TEMPLATES]
             renamed = b"%s-%d" % (key, number // N_TEMPLATES)
@@ -89,7 +90,8 @@ class Traffic:
 
 def backlog(n: int, rate: int) -> World:
     """*n* pairs up to now, at *rate* in event time."""
-    traffic = Traffic(0, now_ms() - n * 1000 // rate, rate)
+    traffic = Traffic(0, rate)
+    traffic.began_ms -= n * 1000 // rate
     return World(*(traffic.messages(log, 0, n) for log in INPUTS))
 
 
@@ -99,7 +101,8 @@ def now_ms() -> int:
 
 async def feed(bootstrap: str, first: int, rate: int) -> None:
     """Sends *rate* pairs per second, numbered from *first* on, until it is stopped."""
-    traffic, began = Traffic(first, now_ms(), rate), time.monotonic()
+    traffic = Traffic(first, rate)
+    began = time.monotonic()
     sent = dict.fromkeys(INPUTS, first)
     settings: dict[str, Any] = {"max_batch_size": BATCH_BYTES}
     async with AIOKafkaProducer(bootstrap_servers=bootstrap, **settings) as producer:
