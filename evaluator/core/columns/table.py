@@ -9,6 +9,8 @@ from numpy.typing import DTypeLike, NDArray
 IntArray = NDArray[np.int64]
 _MAX_ENTRIES: Final = (1 << 31) - 1
 """Starts of spans are 32 bits."""
+_SLICE_COSTS: Final = 60
+"""Entries that are copied by their indices in the time that a slice takes."""
 
 
 def span_indices(starts: IntArray, lengths: IntArray) -> IntArray:
@@ -165,20 +167,35 @@ class RaggedColumns(_Columns):
         return self._size > self._SMALLEST and 3 * self._discarded > self._size
 
     def compact(self, starts: IntArray, lengths: IntArray) -> IntArray:
-        """Keeps only these spans; returns their new starts."""
+        """Keeps only these spans; returns their new starts.
+
+        Room for as many entries again takes no memory before it is used.
+        """
+        order = np.argsort(starts)
+        starts, lengths = starts[order], lengths[order]
         ends = np.cumsum(lengths)
         size = int(ends[-1]) if len(ends) else 0
         kept = {
-            name: np.zeros(max(size, self._FEWEST), column.dtype)
+            name: np.zeros(max(2 * size, self._FEWEST), column.dtype)
             for name, column in self._columns.items()
         }
-        for first in range(
-            0, len(starts), self._COMPACTED_AT_ONCE
-        ):  # indices take more memory than spans
+        for first in range(0, len(starts), self._COMPACTED_AT_ONCE):
             part = slice(first, first + self._COMPACTED_AT_ONCE)
-            indices = span_indices(starts[part], lengths[part])
-            end = int(ends[part][-1])
+            place = slice(int(ends[first] - lengths[first]), int(ends[part][-1]))
+            pieces = _pieces(starts[part], lengths[part])
             for name, column in self._columns.items():
-                kept[name][end - len(indices) : end] = column[indices]
+                np.concatenate([column[piece] for piece in pieces], out=kept[name][place])
         self._columns, self._size, self._discarded = kept, size, 0
-        return ends - lengths
+        moved = np.empty_like(starts)
+        moved[order] = ends - lengths
+        return moved
+
+
+def _pieces(starts: IntArray, lengths: IntArray) -> list[slice] | list[IntArray]:
+    """What selects the entries of spans: one slice for spans that follow each other, or indices."""
+    ends = starts + lengths
+    firsts = np.flatnonzero(np.append(True, starts[1:] != ends[:-1]))
+    if len(firsts) * _SLICE_COSTS > lengths.sum():
+        return [span_indices(starts, lengths)]
+    bounds = zip(starts[firsts].tolist(), ends[np.append(firsts[1:], 0) - 1].tolist(), strict=True)
+    return [slice(first, end) for first, end in bounds]
