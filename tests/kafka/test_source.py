@@ -20,6 +20,7 @@ pytestmark = pytest.mark.kafka
 
 R0, J0 = ("rankings", 0), ("judgments", 0)
 SILENCE_MS = 5_000
+FETCH = 1  # https://kafka.apache.org/protocol#protocol_api_keys
 
 
 @pytest.fixture
@@ -45,6 +46,16 @@ async def poll_forever(source):
             if source.revoking:
                 source.release()
             await source.poll([R0], max_records=1, timeout_ms=50)
+
+
+async def test_the_next_records_are_requested_before_the_caller_has_these(backend, source):
+    """Not when the caller next waits: a broker may collect records for a while."""
+    for n in range(5):
+        await backend.append("rankings", 0, [b"%d" % n])
+        assert await read(source, [R0], 1)
+        connections = source._consumer._client._conns.values()
+        waiting = [request for each in connections for _, request, _ in each._requests]
+        assert any(request.API_KEY == FETCH for request in waiting)
 
 
 async def test_an_error_in_a_callback_of_the_group_reaches_the_owner(backend, monkeypatch):

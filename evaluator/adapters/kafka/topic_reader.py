@@ -41,6 +41,8 @@ INPUT_SETTINGS: Final[Mapping[str, Any]] = {"key_deserializer": kept, "value_des
 """Settings of a consumer of the inputs: it keeps the beginning of records that are too large."""
 EMPTY_ANSWERS: Final = 3
 """After more empty answers at an offset below the end, compaction has left no record there."""
+_STEPS_TO_NEXT_FETCH: Final = 4
+"""Steps of the loop in which aiokafka requests the next records: a broker collects them early."""
 _TIMEOUT_MS: Final = 500
 
 log = structlog.get_logger()
@@ -139,6 +141,8 @@ class PartitionReader(ABC):
         try:
             with translated(self._doing):
                 rows = await _fetch(consumer, wanted, max_records, deadline, changed)
+                for _ in range(_STEPS_TO_NEXT_FETCH if rows else 0):
+                    await asyncio.sleep(0)
         except asyncio.CancelledError:
             for each in filter(self._may_read, wanted):
                 consumer.seek(each, self.positions[each])
