@@ -28,8 +28,8 @@ from evaluator.worker.settings import Emission, Wire, WorkerSettings
 from evaluator.worker.store_snapshots import StoreSnapshots
 from evaluator.worker.task import Task, next_reads
 
-COMMIT_INTERVAL_SECONDS: Final = 0.1
-LONG_INTERVALS: Final = 10
+COMMIT_INTERVAL_SECONDS: Final = 0.05
+LONG_INTERVALS: Final = 20
 """As many intervals are between commits without new records, or while tasks are behind."""
 STOP_TIMEOUT_SECONDS: Final = 3.0
 DEAD_AFTER_SECONDS: Final = 60.0
