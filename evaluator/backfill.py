@@ -99,7 +99,7 @@ def run_task(
     measures, stages = measure_set(settings), stages_of(settings)
     read = from_settings(ReadRules, settings, stages=stages, tasks=(task,))
     options = argparse.Namespace(at_end=at_end)
-    rules = replay_rules_of(options, settings, measures, read, live=False, learns=False)
+    rules = replay_rules_of(options, settings, measures, read, learns=False)
     source = SortedRange(task, batches, dict.fromkeys(stages, MAX_RECORD_BYTES))
     with tempfile.TemporaryDirectory(prefix="evaluator-") as place:
         out = Path(place) / "results"

@@ -162,8 +162,8 @@ def _replay(
 ) -> None:
     """Writes the settled queries of the logs of --source into a folder."""
     read = read_rules_of(options, settings)
-    source, live = source_of(options, settings, read)
-    rules = replay_rules_of(options, settings, measures, read, live=live, learns=False)
+    source = source_of(options, settings, read)
+    rules = replay_rules_of(options, settings, measures, read, learns=False)
     results = ResultDirectory(folder, force=False)
     asyncio.run(run_replay(source, results, rules, topic_names=topic_names(settings)))
 

@@ -61,9 +61,9 @@ def replay(options: argparse.Namespace, settings: Settings) -> int:
     scorers = scorers_of(options.scorer)
     weighings += [Weighing(score, ranker=name) for name, (_, score) in scorers.items()]
     exposition = _exposition(options, settings)
-    source, live = source_of(options, settings, read)
+    source = source_of(options, settings, read)
     measures = measure_set(settings)
-    rules = replay_rules_of(options, settings, measures, read, live=live, learns=settings.learns)
+    rules = replay_rules_of(options, settings, measures, read, learns=settings.learns)
     learning = None
     warnings: list[str] = []  # relevant only if the inputs can be read
     if settings.learns and read.tasks is not None:

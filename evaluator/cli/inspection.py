@@ -57,7 +57,7 @@ class _Reading(NamedTuple):
         options.end = None
         settings, evidence = self.settings, self.evidence
         rules = read_rules_of(options, settings)
-        source, is_kafka = source_of(options, settings, rules)
+        source = source_of(options, settings, rules)
         try:
             n_partitions = await source.open()
             for log in LOGS:
@@ -65,7 +65,7 @@ class _Reading(NamedTuple):
                     await self._input(source, log, partition, rules)
         finally:
             await source.close()
-        if not is_kafka or not options.source.startswith(KAFKA):
+        if not options.source.startswith(KAFKA):
             return
         partitions = {position.partition for position in evidence.messages}
         tasks = sorted(partitions) or list(range(n_partitions))

@@ -46,9 +46,9 @@ def fit(options: argparse.Namespace, settings: Settings) -> int:
     read = read_rules_of(options, settings, features=True)
     embedder = embedder_of(settings)
     out = NewFile(options.out, force=options.force)
-    source, live = source_of(options, settings, read)
+    source = source_of(options, settings, read)
     measures = parse_measures((VALIDATED,))
-    rules = replay_rules_of(options, settings, measures, read, live=live, learns=True)
+    rules = replay_rules_of(options, settings, measures, read, learns=True)
     max_grade = settings.map_graded_max_grade
     log = asyncio.run(read_groups(source, rules, embedder=embedder, max_grade=max_grade))
     plan = from_settings(

@@ -56,9 +56,9 @@ def evaluate_shard(job: ShardJob, report: Report) -> None:
     shutil.rmtree(job.out, ignore_errors=True)
     settings, learns = job.settings, job.settings.learns
     read = replace(read_rules_of(job.options, settings, features=learns), tasks=job.tasks)
-    source, live = source_of(job.options, settings, read, job.bounds)
+    source = source_of(job.options, settings, read, job.bounds)
     measures = measure_set(settings)
-    rules = replay_rules_of(job.options, settings, measures, read, live=live, learns=learns)
+    rules = replay_rules_of(job.options, settings, measures, read, learns=learns)
     results, names = ResultDirectory(job.out, force=False), topic_names(settings)
     asyncio.run(run_replay(source, results, rules, topic_names=names, show_progress=report))
 
@@ -117,7 +117,7 @@ def plan_of(
         raise UsageError(f"--{option} is evaluated by one process: leave --processes out.")
     if (wanted == 1 and not always) or option is not None:
         return None
-    source, _ = source_of(options, settings, read, pinned)
+    source = source_of(options, settings, read, pinned)
     bounds = asyncio.run(_bounds(source, read))
     sizes: dict[int, int] = {}
     for key, of in bounds.items():

@@ -113,32 +113,28 @@ def _schemas_of(options: argparse.Namespace, settings: Settings) -> "Schemas | N
 
 def source_of(
     options: argparse.Namespace, settings: Settings, rules: ReadRules, bounds: Bounds | None = None
-) -> tuple[RangeSource, bool]:
-    """The source of records, and whether it is live (may get further records).
-
-    *bounds* replace those of the logs.
-    """
+) -> RangeSource:
+    """The source of records; *bounds* replace those of the logs."""
     if options.samples is not None:
         if options.begin is not None or options.end is not None:
             raise UsageError("samples have no times: leave --from and --to out.")
-        return SampleRange(options.samples, features=rules.features), False
+        return SampleRange(options.samples, features=rules.features)
     if options.source.startswith(KAFKA):
         connection, prefix = connection_of(options.source, settings), settings.written_prefix
-        range_ = KafkaRange(
+        return KafkaRange(
             connection,
             topic_prefix=prefix,
             skips=rules.skips,
             bounds=bounds,
             prepare=prepare_of(rules.schemas),
         )
-        return range_, True
     if options.source.startswith(ARCHIVE):
         require_no_keys(settings)
         url, limits = options.source.removeprefix(ARCHIVE), _limits(rules.stages)
         strict = getattr(options, "strict", False)
-        return ArchiveRange(url, topic_names(settings), limits, bounds, strict=strict), False
+        return ArchiveRange(url, topic_names(settings), limits, bounds, strict=strict)
     directory_of(options.source, f"{KAFKA_SOURCE}, file://DIR or {ARCHIVE}URL")
-    return files_of(options.source, settings, rules.stages, bounds), False
+    return files_of(options.source, settings, rules.stages, bounds)
 
 
 def files_of(
@@ -159,11 +155,13 @@ def replay_rules_of(
     measures: MeasureSet,
     read: ReadRules,
     *,
-    live: bool,
     learns: bool,
 ) -> ReplayRules:
     """The rules of a replay; by default queries settle at the end of files, not of topics."""
     at_end = getattr(options, "at_end", None)
+    if at_end is None:
+        is_live = options.samples is None and options.source.startswith(KAFKA)
+        at_end = "hold" if is_live else "settle"
     segments = segment_rules_of(settings)
     emits = Emits(evaluations=False, finished=True, offers=learns, segments=segments)
     make = partial(new_engine, settings, measures, emits=emits)
@@ -175,7 +173,7 @@ def replay_rules_of(
         measures=measures,
         new_engine=make,
         read=read,
-        at_end=at_end or ("hold" if live else "settle"),
+        at_end=at_end,
         learns=learns,
         segments=segments,
         meaning=meaning_of(settings),

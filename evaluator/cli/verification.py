@@ -102,7 +102,7 @@ def _compute_again(options: argparse.Namespace, given: Settings, shard: Shard) -
     _set_range(options, settings, shard)
     read = read_rules_of(options, settings, features=settings.learns)
     measures = measure_set(settings)
-    rules = replay_rules_of(options, settings, measures, read, live=False, learns=settings.learns)
+    rules = replay_rules_of(options, settings, measures, read, learns=settings.learns)
     _, alarms = rules_of(Merge.of([shard]))
     plan = plan_of(options, settings, read, _bounds(shard), always=True)
     if plan is None:

@@ -1,6 +1,7 @@
 """A replay of files in one call, and its results."""
 
 import json
+from argparse import Namespace
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -38,9 +39,8 @@ def meaning(*, at_end="settle", weights=None, skips=None, **changes):
         skips=skips or {},
         **read,
     )
-    made = replay_rules_of(
-        None, settings, measure_set(settings), rules, live=at_end == "hold", learns=learns
-    )
+    options = Namespace(at_end=at_end)
+    made = replay_rules_of(options, settings, measure_set(settings), rules, learns=learns)
     return replace(made, weights=weights)
 
 
