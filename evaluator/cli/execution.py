@@ -14,7 +14,7 @@ from keyword import iskeyword
 from evaluator.adapters.log import configure_log
 from evaluator.cli.exits import INPUT_UNUSABLE, STATE_UNUSABLE, USAGE, fail
 from evaluator.config import ConfigError, Settings, load_settings
-from evaluator.config.measures import measure_set, parse_measures
+from evaluator.config.measures import measure_set
 from evaluator.core.measures import MeasureFailedError
 from evaluator.ports import (
     MORE_FILES,
@@ -73,7 +73,6 @@ def settings_of(options: argparse.Namespace) -> Settings:
         config_file=options.config,
         environment=os.environ,
         assignments=[*options.set, *_of_mapping(options)],
-        parse_measures=parse_measures,
     )
 
 

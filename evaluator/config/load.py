@@ -3,11 +3,12 @@
 import difflib
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from evaluator.config.kinds import MAX_INTEGER_BITS, ConfigError
+from evaluator.config.measures import parse_measures
 from evaluator.config.settings import MASK, SPECS, Settings
 
 ENVIRONMENT_PREFIX = "EVALUATOR_"
@@ -37,7 +38,6 @@ def load_settings(
     config_file: Path | None = None,
     environment: Mapping[str, str],
     assignments: Sequence[str] = (),
-    parse_measures: Callable[[Sequence[str]], object] | None = None,
 ) -> Settings:
     """Returns the settings of all sources.
 
@@ -45,7 +45,6 @@ def load_settings(
         config_file: a TOML file of settings at its top level.
         environment: of the process; names without the prefix are ignored.
         assignments: `name=value` each, the last of a name wins.
-        parse_measures: raises ValueError for unknown measures.
     Raises:
         ConfigError: names the setting, its origin and the accepted values.
     """
@@ -61,12 +60,11 @@ def load_settings(
     if values.get("mapping") is not None:  # foreign topics get no records from workers
         values.setdefault("heartbeats", False)
     settings = Settings(**values)
-    if parse_measures is not None:
-        try:
-            parse_measures(settings.measures)
-        except ValueError as error:
-            origin = origins.get("measures", "the default")
-            raise ConfigError(f"measures ({origin}): {error}") from None
+    try:
+        parse_measures(settings.measures)
+    except ValueError as error:
+        origin = origins.get("measures", "the default")
+        raise ConfigError(f"measures ({origin}): {error}") from None
     return settings
 
 
