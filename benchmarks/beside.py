@@ -24,8 +24,7 @@ from benchmarks.pipeline import (
     make_engine,
 )
 from benchmarks.world import make_world
-from evaluator.cli.leader import rules_of
-from evaluator.cli.watching import watch_rules_of
+from evaluator.cli.leader import rules_of, watch_rules_of
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.core.columns.byte_strings import ByteStrings

@@ -18,8 +18,8 @@ from evaluator.cli.alarms import carried_text
 from evaluator.cli.batch import commands_of
 from evaluator.cli.execution import settings_of
 from evaluator.cli.exits import UsageError
+from evaluator.cli.leader import watch_rules_of
 from evaluator.cli.ranges import read_rules_of, replay_rules_of, source_of
-from evaluator.cli.watching import watch_rules_of
 from evaluator.cli.wiring import topic_names, warn
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set

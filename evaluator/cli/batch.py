@@ -13,11 +13,10 @@ from msgspec.structs import replace
 from evaluator.adapters.files import read_file
 from evaluator.adapters.kafka import read_weights
 from evaluator.cli.exits import UsageError
-from evaluator.cli.leader import embedder_of, record_writer_of, rules_of, weights_in
+from evaluator.cli.leader import embedder_of, record_writer_of, rules_of, watch_rules_of, weights_in
 from evaluator.cli.parallel import plan_of
 from evaluator.cli.ranges import read_rules_of, replay_rules_of, source_of
 from evaluator.cli.scorers import scorers_of
-from evaluator.cli.watching import watch_rules_of
 from evaluator.cli.wiring import (
     ARCHIVE,
     KAFKA,

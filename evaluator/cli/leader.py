@@ -1,4 +1,4 @@
-"""The leader and its rules, from settings."""
+"""The leader and its rules of learning and alarms, from settings."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,15 +10,11 @@ from msgspec.structs import asdict
 from evaluator.adapters.files import read_file
 from evaluator.adapters.minilm import EmbedderMissingError, MiniLM
 from evaluator.cli.exits import UsageError
-from evaluator.cli.watching import watch_fingerprint, watch_rules_of
-from evaluator.cli.wiring import (
-    digest_of,
-    fingerprint_of,
-    from_settings,
-    mapping_of,
-)
+from evaluator.cli.wiring import digest_of, fingerprint_of, from_settings, mapping_of
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
+from evaluator.config.settings import SPECS
+from evaluator.core.alarms.rules import AlarmRules
 from evaluator.core.features import Embedder, HashedNgrams, Remembered
 from evaluator.core.learning.learner import Learner
 from evaluator.core.learning.optimisers import Numbers
@@ -26,6 +22,7 @@ from evaluator.core.learning.transforms import Transform, Transforms, of_feature
 from evaluator.core.measures import MeasureSet
 from evaluator.core.online.offline_ranking import OfflineRanking
 from evaluator.core.online.rules import Rules
+from evaluator.core.online.watched import WatchRules
 from evaluator.core.promotion.gate import PRESETS, GateRules
 from evaluator.core.promotion.source_weights import SourceRule, SourceWeights
 from evaluator.leader import Leader
@@ -198,3 +195,36 @@ def record_writer_of(
         **of_clicks,
     }
     return RecordWriter(digest_of(meaning), published, input_fingerprint)
+
+
+def watch_rules_of(settings: Settings, measures: MeasureSet) -> WatchRules:
+    """The rules of the watch; *alarms* is on."""
+    known = [name for name in settings.alarm_measures if name in measures.columns]
+    canonical = measures.canonical_of
+    objectives = {canonical(name): value for name, value in settings.alarm_objectives}
+    return WatchRules(
+        alarms=AlarmRules(
+            settings.alarm_tolerance, settings.alarm_budget_days, settings.alarm_max_series
+        ),
+        measures=tuple(dict.fromkeys(map(canonical, known))),
+        rankers=settings.alarm_rankers,
+        levels=settings.alarm_levels,
+        pairs=_pairs(settings.alarm_pairs),
+        variants=_pairs(settings.alarm_variants),
+        objectives=tuple(objectives.items()),
+        maturity_ms=settings.maturity_ms,
+        unbounded=frozenset(each.canonical for each in measures.measures if each.kind.above_one),
+    )
+
+
+def _pairs(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    return tuple((first, other) for first, _, other in (each.partition("-") for each in texts))
+
+
+def watch_fingerprint(settings: Settings) -> str:
+    """A hash of the rules and settings on which the state of the watch depends."""
+    names = [name for name in settings.semantic_settings() if name not in {"measures", "segments"}]
+    names += [name for name in SPECS if name.startswith("alarm_")]
+    meaning: dict[str, object] = {name: getattr(settings, name) for name in names}
+    origins = {name: measure_set(settings).origins.get(name) for name in settings.alarm_measures}
+    return digest_of({**meaning, "origins": origins})

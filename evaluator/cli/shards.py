@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evaluator.cli.batch import results_of, summary
-from evaluator.cli.watching import watch_rules_of
+from evaluator.cli.leader import watch_rules_of
 from evaluator.cli.wiring import segment_rules_of, warn
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set

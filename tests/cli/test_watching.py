@@ -2,7 +2,7 @@
 
 import pytest
 
-from evaluator.cli.watching import watch_rules_of
+from evaluator.cli.leader import watch_rules_of
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.core.alarms.sums import HourlySums, Sums, units_of

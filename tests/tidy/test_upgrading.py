@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from evaluator.cli import leader
-from evaluator.cli.watching import watch_fingerprint
+from evaluator.cli.leader import watch_fingerprint
 from evaluator.cli.wiring import fingerprint_of
 from evaluator.config import Settings
 from evaluator.config.kinds import PATH
