@@ -6,7 +6,7 @@ Sums are added, sorted rows merged, and alarms evaluated once over all settled q
 import heapq
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from operator import attrgetter, itemgetter
 from typing import Any, Final
 
@@ -131,7 +131,8 @@ class Merge(Struct, frozen=True):
         def rows(name: str) -> Iterator[tuple[SortKey, bytes]]:
             return heapq.merge(*(shard.rows(name, measures) for shard in self.shards))
 
-        self._write_settled(results, parts, alarms, online_learning)
+        collecting = [each for each in (alarms, online_learning) if each is not None]
+        self._write_settled(results, parts, collecting)
         tally: Tally = {}
         for shard in self.shards:
             rules.segments.fold(add_tally(tally, shard.tally(measures)))
@@ -145,35 +146,25 @@ class Merge(Struct, frozen=True):
         self,
         results: ResultDirectory,
         parts: Sequence[Part],
-        alarms: AlarmReplay | None,
-        online_learning: OnlineLearning | None,
+        collecting: Sequence[AlarmReplay | OnlineLearning],
     ) -> None:
         ends = {(place_key(part), task): end for part in parts for task, end in part.tasks.items()}
         settled = (shard.settled() for shard in self.shards)
         for place, task, shard, lines in heapq.merge(*settled, key=itemgetter(0, 1)):
-            n_rows = 0
-            records: list[OutputRecord] = []
-            for line in chain(lines, (None,)):
-                if line is not None:
-                    records.append(OutputRecord(None, line))
-                    if len(records) < ROWS_PER_BLOCK:
-                        continue
-                n_rows += len(records)
-                results.write(SETTLED, [record.value for record in records])
+            n_rows, end = 0, ends[place, task]
+            while block := list(islice(lines, ROWS_PER_BLOCK)):
+                n_rows += len(block)
+                results.write(SETTLED, block)
+                records = [OutputRecord(None, line) for line in block]
                 try:
-                    for collecting in (alarms, online_learning):
-                        if collecting is not None:
-                            collecting.collect(results, records)
+                    for each in collecting:
+                        each.collect(results, records)
                 except SettledUnreadable:
                     raise shard.damaged(SETTLED) from None
-                records = []
-            end = ends[place, task]
             if n_rows != end.settled:
                 raise shard.damaged(SETTLED)
-            if alarms is not None:
-                alarms.end_task(results, end.watermark_ms)
-            if online_learning is not None:
-                online_learning.end_task(end.watermark_ms)
+            for each in collecting:
+                each.end_task(results, end.watermark_ms)
 
 
 def _by_task(ranges: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:

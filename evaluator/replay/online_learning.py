@@ -34,7 +34,7 @@ class OnlineLearning:
         placed = [(order_position_of(record.value), record.value) for record in settled]
         results.sort(WEIGHTS, [(place, value) for place, value in placed if place is not None])
 
-    def end_task(self, watermark_ms: int | None) -> None:
+    def end_task(self, _results: ResultDirectory, watermark_ms: int | None) -> None:
         """Ends a task; queries that settle at *watermark_ms* or later may be incomplete."""
         self._watermarks_ms.append(-1 if watermark_ms is None else watermark_ms)
 

@@ -192,6 +192,7 @@ class _Run:
         self._exposition = exposition
         self._online_learning = online_learning
         self._alarms = alarms
+        self._collecting = [each for each in (online_learning, alarms) if each is not None]
         self._tally: Tally = {}
         self._ranges: dict[str, tuple[int, int]] = {}
         self._ends: dict[int, TaskEnd] = {}
@@ -231,10 +232,8 @@ class _Run:
         holds = self._rules.at_end == "hold"
         self._ends[task] = TaskEnd(engine.watermark_ms if holds else None, self._n_settled)
         self._n_settled = 0
-        if self._online_learning is not None:
-            self._online_learning.end_task(engine.watermark_ms)
-        if self._alarms is not None:
-            self._alarms.end_task(self._results, engine.watermark_ms)
+        for each in self._collecting:
+            each.end_task(self._results, engine.watermark_ms)
         for log in LOGS:
             self._ranges[f"{log}-{task}"] = (ranges[log].start, ranges[log].end)
 
@@ -259,10 +258,8 @@ class _Run:
         )
         self._results.write(SETTLED, [record.value for record in records])
         self._n_settled += len(records)
-        if self._online_learning is not None:
-            self._online_learning.collect(self._results, records)
-        if self._alarms is not None:
-            self._alarms.collect(self._results, records)
+        for each in self._collecting:
+            each.collect(self._results, records)
         self._results.sort(WINDOWS, [self._window_row(window) for window in outputs.windows])
         self._results.sort(
             DEAD_LETTERS, [self._dead_letter_row(task, letter) for letter in outputs.dead_letters]
