@@ -61,8 +61,8 @@ class Merge(Struct, frozen=True):
         for other in different[1:]:
             _require_alike(first, other)
         documents = [shard.manifest.settings for shard in different]
-        _, settings = max(((len(of), of) for of in documents), key=itemgetter(0))
-        settings = dict(settings)
+        largest = max(documents, key=len)
+        settings = dict(largest)
         skips = {name: at for of in documents for name, at in of.get("skips", {}).items()}
         if skips:
             settings["skips"] = dict(sorted(skips.items()))
@@ -168,10 +168,7 @@ class Merge(Struct, frozen=True):
 
 
 def _by_task(ranges: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
-    order = {name: place for place, name in enumerate(ranges)}
-    return dict(
-        sorted(ranges.items(), key=lambda of: (int(of[0].rpartition("-")[2]), order[of[0]]))
-    )
+    return dict(sorted(ranges.items(), key=lambda of: int(of[0].rpartition("-")[2])))
 
 
 def _require_distinct_tasks(shards: Sequence[Shard]) -> None:
