@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
+from itertools import compress
 from math import fsum, inf, isfinite
 from typing import Any, Final
 
@@ -11,10 +12,7 @@ from tqdm import tqdm
 
 from evaluator.core.learning.groups import Group, UpdateBatch
 from evaluator.core.learning.learner import Learner, LearnerState
-from evaluator.core.learning.transforms import (
-    Transforms,
-    documents,
-)
+from evaluator.core.learning.transforms import Transforms, documents
 from evaluator.core.online.offline_ranking import OfflineRanking
 from evaluator.core.online.training import example_of
 from evaluator.ports import RequestRefused
@@ -102,13 +100,8 @@ def fit(log: GroupLog, plan: FitPlan) -> Fitted:
     examples = _examples(log, plan)
     state = plan.learner.start(_initial_weights(log, plan))
     mask = _validation_mask(log, plan)
-    groups = [group for group, out in zip(examples, mask, strict=True) if not out]
-    training = Part.of(
-        [q for q, out in zip(log.queries, mask, strict=True) if not out],
-        plan.offline_ranking,
-        plan.transforms,
-    )
-    validation = _Validation(log, plan, examples, mask) if any(mask) else None
+    groups, training = _selected(log, plan, examples, [not out for out in mask])
+    validation = _Validation(plan, *_selected(log, plan, examples, mask)) if any(mask) else None
     history: list[Epoch] = []
     total = plan.epochs * len(groups)
     title = f"fit, {plan.learner.loss}"
@@ -156,31 +149,27 @@ def _validation_mask(log: GroupLog, plan: FitPlan) -> list[bool]:
     return [False] * len(mask) if all(mask) else mask
 
 
+def _selected(
+    log: GroupLog, plan: FitPlan, examples: Sequence[Group], mask: Sequence[bool]
+) -> tuple[list[Group], Part]:
+    """The training examples and the queries of a mask."""
+    queries = list(compress(log.queries, mask))
+    return list(compress(examples, mask)), Part.of(queries, plan.offline_ranking, plan.transforms)
+
+
 class _Validation:
     """The groups of the validation, and the best epoch on them."""
 
-    def __init__(
-        self, log: GroupLog, plan: FitPlan, examples: Sequence[Group], mask: Sequence[bool]
-    ) -> None:
-        self.part = Part.of(
-            [query for query, out in zip(log.queries, mask, strict=True) if out],
-            plan.offline_ranking,
-            plan.transforms,
-        )
-        self._groups = [group for group, out in zip(examples, mask, strict=True) if out]
-        self._plan = plan
+    def __init__(self, plan: FitPlan, groups: list[Group], part: Part) -> None:
+        self._plan, self.groups, self.part = plan, groups, part
         self.best_epoch = 0
         self.best_state: LearnerState
         self._best: tuple[float, float] = (-inf, -inf)
 
-    @property
-    def n_groups(self) -> int:
-        return len(self._groups)
-
     def after(self, epoch: int, state: LearnerState, training: Part) -> dict[str, float | None]:
         """The values after an epoch, which may be the best one."""
         learner = self._plan.learner
-        batches = learner.batches(self._groups, self._plan.batch_queries)
+        batches = learner.batches(self.groups, self._plan.batch_queries)
         loss = _mean([loss for some in batches for loss in learner.losses(state, some)])
         weights = learner.snapshot(state)
         value = self.part.mean(weights)
@@ -283,7 +272,7 @@ def _record(
         of_features = {"embedder": log.embedder, "map_graded_max_grade": log.max_grade}
     of_validation: dict[str, Any] = {}
     if validation is not None:
-        seed, groups = plan.shuffle_seed or 0, validation.n_groups
+        seed, groups = plan.shuffle_seed or 0, len(validation.groups)
         of_validation = {"groups": groups, "seed": seed, "best_epoch": validation.best_epoch}
     return with_checksum(
         {
