@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import sys
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
@@ -25,7 +24,6 @@ from evaluator.cli.wiring import http_server
 from evaluator.config import Settings
 from evaluator.demo import REGRESSED, DemoWorld, Learning, RunningWorker, run_demo
 from evaluator.demo import SETTINGS as DEMO_SETTINGS
-from evaluator.wire.records import Output, OutputRecord
 
 DEMO_PARTITIONS: Final = 2
 
@@ -57,7 +55,9 @@ async def _demo(settings: Settings, *, seed: int, keep: bool) -> int:
             worker=RunningWorker(
                 task=running,
                 append=broker.append,
-                produced=lambda output: _produced(broker, output),
+                produced=lambda output: chain.from_iterable(
+                    broker.output(output, task) for task in range(DEMO_PARTITIONS)
+                ),
                 snapshot=lambda: worker.snapshot,
                 n_partitions=DEMO_PARTITIONS,
             ),
@@ -101,7 +101,3 @@ async def _server_on_any_port(views: ProcessViews, settings: Settings) -> HttpSe
         server = http_server(views, replace(settings, http_port=0))
         await server.start()
     return server
-
-
-def _produced(broker: MemoryBroker, output: Output) -> Iterable[OutputRecord]:
-    return chain.from_iterable(broker.output(output, task) for task in range(DEMO_PARTITIONS))

@@ -84,6 +84,10 @@ QUALITY_TITLE: Final = """\
 Quality of every ranker. Settled: each query once, an hour after its ranking. Running: with every
 judgment so far. Before and after: the settled queries of the first and the second half."""
 
+FAULT: Final = f"""\
+A fault was planted in the {REGRESSED.variant} of {REGRESSED.model} at half time; it should be the \
+largest decrease.
+No alarm begins: alarms compare with past weeks, and these are eight hours."""
 
 PLACES_TITLE: Final = """\
 Addresses of the worker, available during the run; `make demo ARGS=--keep` keeps them until
@@ -102,7 +106,7 @@ def report(
     tally = total(snapshot)
     split = split_settled(settled, world.regression_ms)
     parts = [
-        f"{_verdict(split)}\n{_fault()}",
+        f"{_verdict(split)}\n{FAULT}",
         *([learned] if learned else []),
         QUALITY_TITLE,
         quality_table(tally, split),
@@ -153,15 +157,6 @@ def _verdict(split: Mapping[Series, tuple[Mean, Mean]]) -> str:
     return (
         f"Largest decrease at half time: {model} {variant}, ranker {ranker}, {measure} "
         f"from {before} to {after} ({changes[worst]:+.4f})."
-    )
-
-
-def _fault() -> str:
-    """A sentence about the planted fault."""
-    return (
-        f"A fault was planted in the {REGRESSED.variant} of {REGRESSED.model} at half time; "
-        "it should be the largest decrease.\n"
-        "No alarm begins: alarms compare with past weeks, and these are eight hours."
     )
 
 

@@ -192,7 +192,7 @@ class DemoWorld(Struct, frozen=True):
         }
         order = sorted(range(len(candidates)), key=lambda i: -served[i])
         by_rank = {candidates[i]: truth[i] for i in order}
-        return _Query(trace_id, node_id, now_ms, by_rank), _json(message)
+        return _Query(trace_id, node_id, now_ms, by_rank), msgspec.json.encode(message)
 
     def _judgments(
         self, number: int, query: _Query, random: Random
@@ -202,9 +202,7 @@ class DemoWorld(Struct, frozen=True):
             delay_ms = int(random.expovariate(1 / 40_000) + 4_000 * len(clicks))
             yield _judged(query, delay_ms, "click", f"c-{number}", clicks)
         if random.random() < 0.5:
-            grades = {
-                name: _seen(grade, 0.25, random) for name, grade in list(query.truth.items())[:8]
-            }
+            grades = {name: _seen(grade, random) for name, grade in list(query.truth.items())[:8]}
             delay_ms = random.randrange(60_000, 600_000)
             yield _judged(query, delay_ms, "llm-judge", f"l-{number}", grades)
         if random.random() < 0.2:
@@ -266,10 +264,6 @@ def _happens(fault: str, random: Random, *, scale: float = 1) -> bool:
     return random.random() < scale * FAULTS[fault]
 
 
-def _json(message: Mapping[str, object]) -> bytes:
-    return msgspec.json.encode(message)
-
-
 def _with_members(value: bytes, **members: object) -> bytes:
     """The message with other members; NaN and Infinity are not replaced."""
     return json.dumps(json.loads(value) | members, separators=(",", ":")).encode()
@@ -320,9 +314,9 @@ def _click(truth: Mapping[str, int], random: Random) -> dict[str, int | None]:
     return {}
 
 
-def _seen(grade: int, slip: float, random: Random) -> int | None:
-    """The grade of a judge with an error rate of *slip*."""
-    return min(3, max(0, grade + random.choice((-1, 1)))) if random.random() < slip else grade
+def _seen(grade: int, random: Random) -> int | None:
+    """The grade of a judge with an error rate of 0.25."""
+    return min(3, max(0, grade + random.choice((-1, 1)))) if random.random() < 0.25 else grade
 
 
 def _judged(
@@ -343,8 +337,8 @@ def _judged(
         "grades": grades,
         "judgment_id": judgment_id,
     }
-    key = query.trace_id.encode()
-    return timestamp_ms, DemoMessage("judgments", key, _json(message), timestamp_ms, kind)
+    key, value = query.trace_id.encode(), msgspec.json.encode(message)
+    return timestamp_ms, DemoMessage("judgments", key, value, timestamp_ms, kind)
 
 
 _BREAKAGES: Final[Sequence[Callable[[bytes], bytes]]] = (
