@@ -193,13 +193,8 @@ def named_choices(*choices: str) -> Kind:
 
 
 def _read_transforms(raw: object) -> tuple[tuple[str, str], ...]:
-    if isinstance(raw, str):
-        pairs = [part.rpartition("=")[::2] for part in raw.split(",")] if raw else []
-    elif isinstance(raw, dict):
-        pairs = [(str(name), str(text)) for name, text in raw.items()]
-    else:
-        raise ValueError
-    found = {name.strip(): text.strip() for name, text in pairs}
+    pairs = _pairs(raw, lambda part: part.rpartition("=")[::2])
+    found = {str(name).strip(): str(text).strip() for name, text in pairs.items()}
     if len(found) < len(pairs) or len(found) > MAX_TEXTS or "" in found:
         raise ValueError
     for text in found.values():
