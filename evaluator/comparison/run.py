@@ -9,7 +9,6 @@ from tqdm import tqdm
 
 from evaluator.comparison.folder import NO_LEVEL, Evaluations, HashArray, read_folder, size_of
 from evaluator.comparison.levels import compare_levels, mix_of
-from evaluator.comparison.means import means_of
 from evaluator.comparison.paired import paired_for
 from evaluator.comparison.question import Question
 from evaluator.comparison.report import (
@@ -204,6 +203,44 @@ def _require_pairs(comparisons: Sequence[Comparison], question: Question) -> Non
             f"no query has values of both {question.baseline} and another ranker ({counts}), so "
             "no pair can be compared. Choose another --baseline or --ranker."
         )
+
+
+def means_of(
+    source: Evaluations,
+    rankers: Sequence[str],
+    measures: Sequence[str],
+    question: Question,
+    place: str,
+    *,
+    details: bool,
+) -> Iterator[Mean]:
+    """The means for a page: of each ranker and measure over its queries, as a difference from 0.
+
+    *place* is the name of the directory, if there are two. With *details* it also has the levels of
+    the segment and the queries with the lowest values.
+    """
+    for ranker in rankers:
+        for measure in measures:
+            column = _column(source, ranker, measure)
+            rows = np.flatnonzero(~np.isnan(column))
+            if not len(rows):
+                continue
+            values, zeros, traces = column[rows], np.zeros(len(rows)), source.traces[rows]
+            levels: tuple[Level, ...] = ()
+            lowest: list[int] = []
+            if details and question.by is not None:
+                of_rows, names = source.levels[rows], source.level_names
+                levels = compare_levels(of_rows, names, zeros, values, traces, question)
+            if details:
+                lowest = np.argsort(values, kind="stable")[: question.top].tolist()
+            yield Mean(
+                ranker=ranker,
+                measure=measure,
+                place=place,
+                paired=paired_for(question, zeros, values, traces),
+                levels=levels,
+                lowest=tuple((float(values[at]), source.shown(int(rows[at]))) for at in lowest),
+            )
 
 
 class _Pairs:
