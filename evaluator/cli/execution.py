@@ -69,17 +69,12 @@ def execute(options: argparse.Namespace) -> int:
 
 def settings_of(options: argparse.Namespace) -> Settings:
     """The settings of a command line, its file and the environment. Raises ConfigError."""
+    assignments = list(options.set)
+    if (mapping := getattr(options, "mapping", None)) is not None:
+        assignments.append(f"mapping={mapping}")
     return load_settings(
-        config_file=options.config,
-        environment=os.environ,
-        assignments=[*options.set, *_of_mapping(options)],
+        config_file=options.config, environment=os.environ, assignments=assignments
     )
-
-
-def _of_mapping(options: argparse.Namespace) -> list[str]:
-    """The setting that --mapping sets."""
-    mapping = getattr(options, "mapping", None)
-    return [] if mapping is None else [f"mapping={mapping}"]
 
 
 def _raise_file_limit() -> None:
