@@ -155,11 +155,8 @@ class _Timeline:
             self._add(found, of.letters.get(found.position))
 
     def _add(self, found: Found, letter: Letter | None) -> None:
-        message: Message
-        if found.position.log == "rankings":
-            message = read_message(found.value, Ranking)
-        else:
-            message = read_message(found.value, Judgment)
+        kind: type[Ranking | Judgment] = Ranking if found.position.log == "rankings" else Judgment
+        message: Message = read_message(found.value, kind)
         if isinstance(message, Malformed):
             outcome, why = "malformed", f"{message.reason}: {message.detail}"
             time_ms = None
@@ -216,25 +213,23 @@ def _row(
     outcome: str,
     why: str,
 ) -> list[str]:
-    is_judgment = isinstance(message, Judgment)
-    grades = message.grades if isinstance(message, Judgment) else {}
+    source, after, grades = "", "", dict[str, float | None]()
+    if isinstance(message, Judgment):
+        source, grades = message.source or "", message.grades
+        if time_ms is not None and start_ms is not None:
+            after = f"{(time_ms - start_ms) / 1000:,.0f} s"
     texts = [f"{name}={_number(grade)}" for name, grade in list(grades.items())[:5]]
     texts += ["..."] if len(grades) > 5 else []
-    after = "" if not is_judgment or None in (time_ms, start_ms) else _seconds(time_ms, start_ms)
     return [
         f"{position.log}-{position.partition}",
         str(position.offset),
         "" if time_ms is None else utc_time(time_ms / 1000),
         after,
-        printable(message.source or "") if isinstance(message, Judgment) else "",
+        printable(source),
         printable(" ".join(texts)),
         outcome,
         printable(why),
     ]
-
-
-def _seconds(time_ms: int | None, start_ms: int | None) -> str:
-    return f"{((time_ms or 0) - (start_ms or 0)) / 1000:,.0f} s"
 
 
 def _summary(ranking: Ranking | None, of: Evidence) -> Iterator[str]:
