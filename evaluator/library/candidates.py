@@ -2,7 +2,7 @@
 
 import heapq
 from collections import deque
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from evaluator.core.measures.lists import JudgedLists
 from evaluator.core.measures.tables import decay
 from evaluator.core.types.records import SubtopicsById
 from evaluator.library.batches import QueryBatch
-from evaluator.library.forms import check_keys, is_arrays, least_relevant, qrels_of, run_of
+from evaluator.library.forms import is_arrays, least_relevant, qrels_of, run_of
 from evaluator.library.matching import Missing, match
 
 SubtopicsByQuery = Mapping[str, SubtopicsById]
@@ -69,14 +69,6 @@ def check_of_candidates(subtopics: Any, freshness: Any) -> None:
                 "subtopics must be {query_id: {candidate_id: [subtopic, ...]}}, "
                 f"and have {of_query!r:.100}."
             )
-
-
-def check_queries(
-    subtopics: SubtopicsByQuery | None, freshness: Freshness | None, query_ids: Collection[Any]
-) -> None:
-    """Raises InvalidInputError for subtopics and ages of other queries alone."""
-    check_keys("subtopics", subtopics, query_ids)
-    check_keys("ages_ms", freshness and freshness.ages_ms, query_ids)
 
 
 def _are_names(given: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -134,15 +134,12 @@ def _mean(units: IntArray) -> float | None:
     return sum(present) / (len(present) * UNITS_PER_ONE) if present else None
 
 
-def frame_of(rows: Sequence[Mapping[str, Any]] | Iterable[Mapping[str, Any]]) -> Any:
+def frame_of(rows: Iterable[Mapping[str, Any]]) -> Any:
     """A frame of rows. Raises InvalidInputError without pandas and polars."""
-    for library in _FRAMES:
+    for library in ("pandas", "polars"):
         try:
             module = __import__(library)
         except ImportError:
             continue
         return module.DataFrame(list(rows))
     raise InvalidInputError("a frame needs pandas or polars. Install one, or use the rows.")
-
-
-_FRAMES: Final = ("pandas", "polars")

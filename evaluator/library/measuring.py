@@ -28,7 +28,6 @@ from evaluator.library.candidates import (
     OfCandidates,
     SubtopicsByQuery,
     check_of_candidates,
-    check_queries,
 )
 from evaluator.library.forms import check_keys, is_arrays, qrels_of, run_of
 from evaluator.library.matching import Empty, Missing, Sides, Ties, check_choices, match
@@ -94,10 +93,8 @@ def evaluate(
     >>> evaluate(qrels, run, ["mrr", "p@1"]).mean
     {'mrr': 0.75, 'p@1': 0.5}
     """
-    parsed = _parsed(
-        _names(measures),
-        Terms(map_graded_max_grade=map_graded_max_grade, err_max_grade=err_max_grade),
-    )
+    scales = Terms(map_graded_max_grade=map_graded_max_grade, err_max_grade=err_max_grade)
+    parsed = _parsed(_names(measures), scales)
     rules = Rules(measures=parsed, empty=empty, missing=missing, ties=ties, judged_only=judged_only)
     check_of_candidates(subtopics, freshness)
     more = OfCandidates(subtopics if parsed.needs_subtopics else None, freshness)
@@ -108,7 +105,8 @@ def evaluate(
             )
         return replace(measured_arrays(qrels, run, rules), groups=_groups(groups, range(len(run))))
     judged = qrels_of(qrels)
-    check_queries(subtopics, freshness, judged)
+    check_keys("subtopics", subtopics, judged)
+    check_keys("ages_ms", freshness and freshness.ages_ms, judged)
     return replace(measured_dicts(judged, run_of(run), rules, more), groups=_groups(groups, judged))
 
 
@@ -206,12 +204,9 @@ def measured_arrays(grades: Any, scores: Any, rules: Rules) -> Measured:
     return replace(measured, missing=sides.missing, unjudged=sides.unjudged)
 
 
-def measured_dicts(
-    qrels: Qrels, run: Run, rules: Rules, more: OfCandidates | None = None
-) -> Measured:
+def measured_dicts(qrels: Qrels, run: Run, rules: Rules, more: OfCandidates) -> Measured:
     """The values of queries with a judged candidate."""
     found = match(qrels, run, rules.missing)
-    more = more or OfCandidates()
     batches = (
         (batch, more.added_to(rules.lists(batch), batch))
         for batch in found.batches(with_ids=any(each is not None for each in more))
