@@ -3,8 +3,10 @@
 import argparse
 import asyncio
 import os
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Final, cast
 
@@ -16,7 +18,6 @@ from evaluator.cli.exits import UsageError
 from evaluator.cli.leader import embedder_of, record_writer_of, rules_of, watch_rules_of, weights_in
 from evaluator.cli.parallel import plan_of
 from evaluator.cli.ranges import read_rules_of, replay_rules_of, source_of
-from evaluator.cli.scorers import scorers_of
 from evaluator.cli.wiring import (
     ARCHIVE,
     KAFKA,
@@ -41,11 +42,12 @@ from evaluator.replay.exposition import FAMILIES, OPENMETRICS, Exposition, Writt
 from evaluator.replay.online_learning import OnlineLearning
 from evaluator.replay.results import ResultDirectory
 from evaluator.replay.run import replay as run_replay
-from evaluator.replay.weighing import Weighing, linear
+from evaluator.replay.weighing import Score, Weighing, linear
 from evaluator.replay.writing import DEAD_LETTERS, EVALUATIONS, FILES, WrittenFiles
 from evaluator.tables import utc_time
 from evaluator.version import how_to_install
 from evaluator.wire.alarms.records import AlarmRefused, read_commands
+from evaluator.wire.messages.limits import MAX_SCORERS, is_scorer_name
 from evaluator.wire.weights.weights_record import Weights
 
 RESERVED_LABELS: Final = frozenset({"le", *(label for spec in FAMILIES for label in spec.labels)})
@@ -57,7 +59,7 @@ def replay(options: argparse.Namespace, settings: Settings) -> int:
     read = read_rules_of(options, settings, features=features)
     weights = None if options.weights is None else weights_in(options.weights)
     weighings = [] if weights is None else [_weighing(options.weights, weights, settings)]
-    scorers = scorers_of(options.scorer)
+    scorers = _scorers_of(options.scorer)
     weighings += [Weighing(score, ranker=name) for name, (_, score) in scorers.items()]
     exposition = _exposition(options, settings)
     source = source_of(options, settings, read)
@@ -176,6 +178,48 @@ def _weighing(path: Path, weights: Weights, settings: Settings) -> Weighing:
         weights.feature_names,
         described=(embedder, weights.table() or SuccessTable()),
     )
+
+
+def _scorers_of(given: Sequence[str]) -> dict[str, tuple[str, Score]]:
+    """The functions of `--scorer` with their places, by the names of their rankers.
+
+    Modules are imported from the current directory first, as by `python -m`. Raises UsageError.
+    """
+    if len(given) > MAX_SCORERS:
+        raise UsageError(f"{len(given)} times --scorer; give it up to {MAX_SCORERS} times.")
+    found: dict[str, tuple[str, Score]] = {}
+    for text in given:
+        name, equals, place = text.partition("=")
+        if not equals or not all(place.partition(":")):
+            raise UsageError(
+                f"--scorer {text!r} is not NAME=MODULE:FUNCTION, e.g. lgbm=models:score."
+            )
+        if not is_scorer_name(name) or name in found:
+            raise UsageError(
+                f"--scorer {text!r}: the name must be a new one, and not served, champion, "
+                "challenger or weights."
+            )
+        found[name] = (place, _scorer_in(place))
+    return found
+
+
+def _scorer_in(place: str) -> Score:
+    """The function at `MODULE:FUNCTION`. Raises UsageError."""
+    module, _, path = place.partition(":")
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = import_module(module)
+        for name in path.split("."):
+            found = getattr(found, name)
+    except Exception as error:  # noqa: BLE001 - any error of an import
+        raise UsageError(f"--scorer {place}: {type(error).__name__}: {error}.") from None
+    if not callable(found):
+        raise UsageError(
+            f"--scorer {place} is of type {type(found).__name__}; it must be a function from "
+            "features to scores."
+        )
+    return found
 
 
 def _exposition(options: argparse.Namespace, settings: Settings) -> Exposition | None:
