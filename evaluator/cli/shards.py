@@ -1,7 +1,7 @@
 """`merge`: the results of shards as those of one replay."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from evaluator.cli.batch import results_of, summary
@@ -23,8 +23,10 @@ def merge(options: argparse.Namespace, settings: Settings) -> int:  # noqa: ARG0
     rules, alarms = rules_of(merging)
     with results_of(options) as results:
         done = merging.write(results, rules, alarms=alarms)
-    print(f"merged {_tasks_in(merging.parts())}; {summary(done, options.out)}")
-    for part in merging.parts():
+    parts = merging.parts()
+    n_tasks = sum(len(part.tasks) for part in parts)
+    print(f"merged {n_tasks} task{'s'[: n_tasks != 1]}; {summary(done, options.out)}")
+    for part in parts:
         _warn_of_missing(part)
     if merging.settings.get("learns"):
         warn(
@@ -73,11 +75,6 @@ def settings_in(document: Mapping[str, Any]) -> Settings:
 
 def _tupled(value: Any) -> Any:
     return tuple(map(_tupled, value)) if isinstance(value, list) else value
-
-
-def _tasks_in(parts: Sequence[Part]) -> str:
-    n_tasks = sum(len(part.tasks) for part in parts)
-    return f"{n_tasks} task{'s'[: n_tasks != 1]}"
 
 
 def _warn_of_missing(part: Part) -> None:
