@@ -5,7 +5,7 @@ of its queries: the order within a tick changes nothing.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 import numpy as np
@@ -49,9 +49,7 @@ def sort_ticks(
 def tick_rows(results: ResultDirectory) -> Iterator[tuple[int, Labels, UnitSums]]:
     """The sums of all tasks in order, once: start of the tick, labels, and sums by unit."""
     for key, value in results.sorted_rows(ALARMS):
-        tick_ms, place = key[0], key[-1]
-        if not isinstance(tick_ms, int) or not isinstance(place, int):
-            raise TypeError(f"{key} is not the place of a tick")
+        tick_ms, *_, place = cast("tuple[int, ...]", key)
         model, variant, *columns = _decode(value)
         sums = UnitSums()
         sums.add(*map(integers, columns))
