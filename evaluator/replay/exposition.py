@@ -140,10 +140,6 @@ class Writer:
                 for measure in self._history.measures:
                     yield Series(family, (*block, measure), began)
 
-    def _head(self, family: Spec, labels: Labels) -> bytes:
-        named = dict(zip(family.labels, labels, strict=True))
-        return head(family.name, named | self._run_labels)
-
     def _changes_of_blocks(self) -> Iterator[Row]:
         for names, pieces in groupby(self._history.settled(BLOCKS), key=itemgetter(0)):
             columns = list(self._columns(self._labelled(names)))
@@ -199,10 +195,10 @@ class Writer:
         self, series: Series, rows: Iterator[Row], sampled: Iterable[range]
     ) -> Iterator[bytes]:
         """The samples of a series in every sampled minute."""
-        before = self._head(series.family, series.labels)
-        text = _units if series.family in IN_UNITS else _count
+        labels = dict(zip(series.family.labels, series.labels, strict=True))
+        before = head(series.family.name, labels | self._run_labels)
         changes = ((int(minute), int(amount)) for (_, minute), amount in rows)
-        total = 0
+        in_units, total = series.family in IN_UNITS, 0
         change = next(changes, None)
         for minutes in sampled:
             at = max(minutes.start, series.began)
@@ -213,7 +209,8 @@ class Writer:
                     continue
                 until = minutes.stop if change is None else min(minutes.stop, change[0])
                 self._count(at, until)
-                same = before + b" " + text(total) + b" "
+                text = repr(total / UNITS_PER_ONE if in_units else total)
+                same = before + f" {text} ".encode()
                 for minute in range(at, until):
                     yield same + b"%d" % (60 * minute)
                 at = until
@@ -231,11 +228,3 @@ class Writer:
 def _cleaned(block: Sequence[str]) -> Block:
     model, variant, ranker = map(clean, block)
     return model, variant, ranker
-
-
-def _count(number: int) -> bytes:
-    return b"%d" % number
-
-
-def _units(number: int) -> bytes:
-    return repr(number / UNITS_PER_ONE).encode()
