@@ -12,7 +12,7 @@ from evaluator.core.measures.exact_sums import add_tally
 from evaluator.core.online.events import LeaderView
 from evaluator.core.types.records import LOGS
 from evaluator.core.types.tally import Tally
-from evaluator.demo.world import REGRESSED, DemoWorld
+from evaluator.demo.world import REGRESSED, REGRESSION_MS
 from evaluator.exposition.snapshot import Snapshot
 from evaluator.tables import format_table
 from evaluator.wire.records import OutputRecord
@@ -95,7 +95,6 @@ Ctrl-C."""
 
 
 def report(
-    world: DemoWorld,
     snapshot: Snapshot,
     settled: Iterable[OutputRecord],
     places: Sequence[tuple[str, str]],
@@ -104,7 +103,7 @@ def report(
 ) -> str:
     """The report: largest change, learned weights, quality, ledger, addresses."""
     tally = total(snapshot)
-    split = split_settled(settled, world.regression_ms)
+    split = split_settled(settled, REGRESSION_MS)
     parts = [
         f"{_verdict(split)}\n{FAULT}",
         *([learned] if learned else []),

@@ -11,7 +11,7 @@ from tqdm import tqdm
 from evaluator.core.online.events import LeaderView
 from evaluator.core.types.records import Log
 from evaluator.demo.report import learned_text, n_read, report
-from evaluator.demo.world import DemoWorld
+from evaluator.demo.world import SPAN_MS, START_MS, DemoWorld
 from evaluator.exposition.snapshot import Snapshot
 from evaluator.wire.records import Output, OutputRecord
 
@@ -73,7 +73,7 @@ async def run_demo(
         while _n_read(learning.view()) < len(settled):
             await _turn(learning.leader)
         learned = learned_text(learning.view(), learning.records())
-    output(report(world, worker.snapshot(), settled, places, learned=learned))
+    output(report(worker.snapshot(), settled, places, learned=learned))
 
 
 def _n_read(view: LeaderView) -> int:
@@ -84,7 +84,7 @@ async def _feed(world: DemoWorld, worker: RunningWorker, seconds: float) -> int:
     """Appends all messages, at most MAX_AHEAD before the worker; returns their number."""
     clock = asyncio.get_running_loop().time
     began, n_appended, n_shown = clock(), 0, 0
-    minutes = world.span_ms // 60_000
+    minutes = SPAN_MS // 60_000
     with tqdm(total=minutes, unit="min", desc="event time", disable=None) as bar:
         for message in world:
             partition = zlib.crc32(message.key or b"") % worker.n_partitions
@@ -92,7 +92,7 @@ async def _feed(world: DemoWorld, worker: RunningWorker, seconds: float) -> int:
             n_appended += 1
             if n_appended % CHUNK:
                 continue
-            passed = (message.timestamp_ms - world.start_ms) / world.span_ms
+            passed = (message.timestamp_ms - START_MS) / SPAN_MS
             while (
                 n_read(worker.snapshot()) < n_appended - MAX_AHEAD
                 or clock() - began < seconds * passed

@@ -16,6 +16,7 @@ from evaluator.core.types.records import Log
 HOUR_MS: Final = 3_600_000
 START_MS: Final = 1_763_676_000_000
 SPAN_MS: Final = 8 * HOUR_MS
+REGRESSION_MS: Final = START_MS + SPAN_MS // 2
 N_QUERIES: Final = 40_000
 RETENTION_MS: Final = 2 * HOUR_MS
 SETTINGS: Final[Mapping[str, Any]] = {
@@ -116,25 +117,18 @@ class DemoWorld(Struct, frozen=True):
     """Eight hours of traffic; the same messages for the same arguments.
 
     Iterating yields the messages of both logs in order of arrival, and may be repeated. The
-    regression is at *regression_ms*.
+    regression is at REGRESSION_MS.
     """
 
     seed: int
     n_queries: int = N_QUERIES
-    start_ms: int = START_MS
-    span_ms: int = SPAN_MS
-    retention_ms: int = RETENTION_MS
-
-    @property
-    def regression_ms(self) -> int:
-        return self.start_ms + self.span_ms // 2
 
     def __iter__(self) -> Iterator[DemoMessage]:
         random = Random(self.seed)
         due: list[tuple[int, int, DemoMessage]] = []  # (arrival, a number that breaks ties, ...)
         made = 0
         for number in range(self.n_queries):
-            now_ms = self.start_ms + number * self.span_ms // self.n_queries
+            now_ms = START_MS + number * SPAN_MS // self.n_queries
             for arrival_ms, message in self._messages(number, now_ms, random):
                 made += 1
                 heapq.heappush(due, (arrival_ms, made, message))
@@ -142,7 +136,7 @@ class DemoWorld(Struct, frozen=True):
                 yield heapq.heappop(due)[2]
         while due:
             arrival_ms, _, message = heapq.heappop(due)
-            if arrival_ms <= self.start_ms + self.span_ms:
+            if arrival_ms <= START_MS + SPAN_MS:
                 yield message
 
     def _messages(
@@ -169,7 +163,7 @@ class DemoWorld(Struct, frozen=True):
         pool = _GRAPHS if recommender.model == "graph-ranker" else _TOOLS
         candidates = _candidates(pool, domain, random)
         truth = _true_grades(candidates, pool[domain], random)
-        noise = recommender.noise[now_ms >= self.regression_ms]
+        noise = recommender.noise[now_ms >= REGRESSION_MS]
         served = [round(grade + random.gauss(0, noise), 4) for grade in truth]
         bm25 = [round(4 + 2 * (grade + random.gauss(0, BM25_NOISE)), 3) for grade in truth]
         features = [_FEATURES[grade][int(random.random() * _N_FEATURE_ROWS)] for grade in truth]
@@ -243,7 +237,7 @@ class DemoWorld(Struct, frozen=True):
             delay_ms = -random.randrange(500, -_EARLIEST_MS)
             yield _judged(query, delay_ms, "click", f"e-{number}", grades, "early judgment")
         if _happens("late judgment", random):
-            delay_ms = self.retention_ms + random.randrange(60_000, HOUR_MS - 60_000)
+            delay_ms = RETENTION_MS + random.randrange(60_000, HOUR_MS - 60_000)
             yield _judged(query, delay_ms, "human", f"t-{number}", grades, "late judgment")
         if _happens("out of order judgment", random):
             arrival_ms, message = _judged(query, 20_000, "click", f"o-{number}", grades)

@@ -13,7 +13,7 @@ from evaluator.demo.report import (
     split_settled,
     total,
 )
-from evaluator.demo.world import DemoWorld
+from evaluator.demo.world import REGRESSION_MS
 from evaluator.exposition.snapshot import Snapshot, TaskView
 from evaluator.tables import format_table
 from evaluator.wire.records import OutputRecord
@@ -90,9 +90,8 @@ def test_a_table_never_cuts_a_name_and_aligns_numbers_right():
 
 
 def test_the_report_begins_with_the_drop_and_the_injected_fault():
-    world = DemoWorld(1)
-    records = [settled(world.regression_ms - 1, 1.0), settled(world.regression_ms, 0.25)]
-    text = report(world, Snapshot((view(0, {}),)), records, [])
+    records = [settled(REGRESSION_MS - 1, 1.0), settled(REGRESSION_MS, 0.25)]
+    text = report(Snapshot((view(0, {}),)), records, [])
     assert text.startswith(
         "Largest decrease at half time: tool-ranker canary, ranker served, ndcg@10 "
         "from 1.0000 to 0.2500 (-0.7500).\n"
@@ -104,7 +103,7 @@ def test_the_report_begins_with_the_drop_and_the_injected_fault():
 
 def test_the_report_states_that_the_addresses_were_up_during_the_run():
     look_at = [("live page", "http://127.0.0.1:9464/")]
-    text = report(DemoWorld(1), Snapshot((view(0, {}),)), [], look_at)
+    text = report(Snapshot((view(0, {}),)), [], look_at)
     words = " ".join(text[text.index("Addresses of") :].split())
     assert "available during the run; `make demo ARGS=--keep` keeps them" in words
     assert words.endswith("live page http://127.0.0.1:9464/")
