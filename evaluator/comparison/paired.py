@@ -102,7 +102,7 @@ def paired(
         sums, unit = _sums(differences, trace_of)
         counts = np.bincount(trace_of).astype(np.float64)
         means = _resampled_means(sums.astype(np.float64) * unit, counts, resamples, rng)
-        interval = _middle(means, confidence)
+        interval = middle(means, confidence)
         p = _randomisation_p(sums, resamples, rng)
     wins, losses = int((differences > 0).sum()), int((differences < 0).sum())
     return Paired(
@@ -218,9 +218,10 @@ def resampled_moments(
     return drawn[0], drawn[1]
 
 
-def _middle(means: FloatArray, confidence: float) -> Interval:
+def middle(drawn: FloatArray, confidence: float) -> Interval:
+    """The percentile interval of resampled figures."""
     tail = (1 - confidence) / 2
-    low, high = np.quantile(means, [tail, 1 - tail])
+    low, high = np.quantile(drawn, [tail, 1 - tail])
     return Interval(low=float(low), high=float(high))
 
 

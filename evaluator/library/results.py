@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from evaluator.comparison.paired import Interval, Paired, holm, paired, resampled_moments
+from evaluator.comparison.paired import Interval, Paired, holm, middle, paired, resampled_moments
 from evaluator.core.types.records import FloatArray
 from evaluator.library.measured import Measured, QueryId, frame_of
 from evaluator.library.plots import Bar, bars_plot
@@ -49,11 +49,8 @@ def effect_of(
     means, squares = resampled_moments(of_traces, resamples, np.random.default_rng(seed))
     spreads = np.sqrt(np.maximum(squares - means * means, 0.0) * n / (n - 1))
     found = means[spreads > 0] / spreads[spreads > 0]
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(found, [tail, 1 - tail]) if len(found) else (np.nan, np.nan)
-    return Effect(
-        value=float(of_traces.mean()) / spread, interval=Interval(low=float(low), high=float(high))
-    )
+    interval = middle(found, confidence) if len(found) else Interval(low=np.nan, high=np.nan)
+    return Effect(value=float(of_traces.mean()) / spread, interval=interval)
 
 
 class Pairs(NamedTuple):
