@@ -130,7 +130,8 @@ def source_of(
         )
     if options.source.startswith(ARCHIVE):
         require_no_keys(settings)
-        url, limits = options.source.removeprefix(ARCHIVE), _limits(rules.stages)
+        url = options.source.removeprefix(ARCHIVE)
+        limits = dict.fromkeys(rules.stages, MAX_RECORD_BYTES)
         strict = getattr(options, "strict", False)
         return ArchiveRange(url, topic_names(settings), limits, bounds, strict=strict)
     directory_of(options.source, f"{KAFKA_SOURCE}, file://DIR or {ARCHIVE}URL")
@@ -142,11 +143,8 @@ def files_of(
 ) -> FileRange:
     """The logs in a directory, the *mapped* ones with records of foreign formats."""
     require_no_keys(settings)
-    return FileRange(directory_of(source), topic_names(settings), _limits(mapped), bounds)
-
-
-def _limits(mapped: Collection[Log]) -> dict[Log, int]:
-    return dict.fromkeys(mapped, MAX_RECORD_BYTES)
+    limits = dict.fromkeys(mapped, MAX_RECORD_BYTES)
+    return FileRange(directory_of(source), topic_names(settings), limits, bounds)
 
 
 def replay_rules_of(

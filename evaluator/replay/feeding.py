@@ -35,13 +35,11 @@ async def tasks_of(
         bounds = await opened(source, rules)
         with ProgressBar(n_to_read(source, bounds), source, shown=show_progress) as progress:
             for task in dict.fromkeys(task for _, task in bounds):
-                yield (
-                    task,
-                    {
-                        log: LogRange(source, log, task, rules, on_read=progress.on_read)
-                        for log in LOGS
-                    },
-                )
+                ranges = {
+                    log: LogRange(source, log, task, rules, on_read=progress.on_read)
+                    for log in LOGS
+                }
+                yield task, ranges
     finally:
         await source.close()
 
