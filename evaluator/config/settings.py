@@ -602,15 +602,12 @@ class Settings:
 
     def semantic_settings(self) -> dict[str, Any]:
         """The settings that change the meaning of results, in a fixed order, as JSON values."""
-        values = {
-            name: getattr(self, name) for name in SPECS if SPECS[name].group in SEMANTIC_GROUPS
-        }
-        return {
-            name: list(map(list, value) if value and isinstance(value[0], tuple) else value)
-            if isinstance(value, tuple)
-            else value
-            for name, value in values.items()
-        }
+        names = (name for name, spec in SPECS.items() if spec.group in SEMANTIC_GROUPS)
+        return {name: _listed(getattr(self, name)) for name in names}
+
+
+def _listed(value: Any) -> Any:
+    return list(map(_listed, value)) if isinstance(value, tuple) else value
 
 
 SPECS: Mapping[str, Spec] = {each.name: each.metadata["spec"] for each in fields(Settings)}
