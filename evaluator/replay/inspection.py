@@ -233,11 +233,10 @@ def _row(
 
 
 def _summary(ranking: Ranking | None, of: Evidence) -> Iterator[str]:
-    known = next(iter([*of.evaluations, *of.settled]), None)
     if ranking is not None:
         model, variant, text = ranking.model, ranking.variant, ranking.query
     else:
-        first = known or {}
+        first = next(iter([*of.evaluations, *of.settled]), dict[str, Any]())
         model, variant, text = (first.get(name) for name in ("model", "variant", "query"))
     yield f"model {printable(model or '(unnamed)')}, variant {printable(variant or '(unnamed)')}"
     if text:
