@@ -1,5 +1,6 @@
 """The groups of a validation, and the values of weights and of the served order on groups."""
 
+from collections import Counter
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Final, NamedTuple
@@ -35,9 +36,7 @@ def validation_mask(queries: Sequence[SettledQuery], share: float, seed: int) ->
 
     Traces are taken in the order of their hashes, until they have *share* of the queries.
     """
-    counts: dict[str, int] = {}
-    for query in queries:
-        counts[query.trace_id] = counts.get(query.trace_id, 0) + 1
+    counts = Counter(query.trace_id for query in queries)
     left = round(share * len(queries))
     chosen: set[str] = set()
     for trace in sorted(counts, key=lambda trace: _hash(f"{seed} {trace}")):
