@@ -30,10 +30,6 @@ GRID: Final = 40
 """Cells of a plot of pairs on each side."""
 
 
-class UnknownName(RequestRefused):
-    """A ranker or measure that is not in the files."""
-
-
 def compare(folders: Sequence[Path], question: Question) -> Report:
     """Compares rankers on the same queries, with a bar on stderr if that is a terminal.
 
@@ -42,7 +38,7 @@ def compare(folders: Sequence[Path], question: Question) -> Report:
             of the second, joined by (trace_id, node_id, event_time_ms).
         question: the options of the comparison.
     Raises:
-        UnknownName: if a ranker or measure is not in the files.
+        RequestRefused: if a ranker or measure is not in the files.
         SourceUnusable: if a folder is unreadable, or has no pair to compare.
     """
     sources = _read(folders, question)
@@ -112,7 +108,7 @@ def _read(folders: Sequence[Path], question: Question) -> list[Evaluations]:
 
 
 def _rankers(sources: Sequence[Evaluations], question: Question) -> list[str]:
-    """The rankers to compare with the baseline. Raises UnknownName, SourceUnusable."""
+    """The rankers to compare with the baseline. Raises RequestRefused, SourceUnusable."""
     first, second = sources[0], sources[-1]
     for source in sources:
         if not source.rankers:
@@ -126,7 +122,7 @@ def _rankers(sources: Sequence[Evaluations], question: Question) -> list[str]:
     if first is not second:
         return asked
     if question.baseline in question.rankers and not question.cells:
-        raise UnknownName(
+        raise RequestRefused(
             f"{question.baseline} is the baseline; --ranker names the other side. To compare it "
             "with itself in another replay, give a second --source."
         )
@@ -140,7 +136,7 @@ def _rankers(sources: Sequence[Evaluations], question: Question) -> list[str]:
 
 
 def _measures(sources: Sequence[Evaluations], question: Question) -> list[str]:
-    """The measures to compare. Raises UnknownName, SourceUnusable."""
+    """The measures to compare. Raises RequestRefused, SourceUnusable."""
     for source in sources:
         if source.measures:
             _require_known("measure", question.measures, source.measures, source)
@@ -162,7 +158,7 @@ def _require_known(
     for name in asked:
         if name not in known:
             names = ", ".join(map(printable, known))
-            raise UnknownName(f"{source.path} has no {what} {name}. It has: {names}.")
+            raise RequestRefused(f"{source.path} has no {what} {name}. It has: {names}.")
 
 
 def common_rows(first: HashArray, second: HashArray) -> tuple[IntArray, IntArray]:
@@ -186,7 +182,7 @@ def _require_common(first: Evaluations, second: Evaluations, common: int) -> Non
 
 def _require_levels(sources: Sequence[Evaluations], by: str | None) -> None:
     if by is not None and not any(source.level_names for source in sources):
-        raise UnknownName(
+        raise RequestRefused(
             f"{sources[0].path} has no level of the segment {by}. Replay with --set segments={by}, "
             "of rankings that have it (docs/segments.md)."
         )

@@ -14,8 +14,8 @@ from evaluator.comparison.formats import as_csv, as_json, as_markdown, as_table
 from evaluator.comparison.levels import mix_of
 from evaluator.comparison.paired import paired
 from evaluator.comparison.question import Question
-from evaluator.comparison.run import UnknownName, compare
-from evaluator.ports import SourceUnusable
+from evaluator.comparison.run import compare
+from evaluator.ports import RequestRefused, SourceUnusable
 from tests.comparison.rows import put, row
 
 
@@ -113,7 +113,7 @@ def test_a_segment_of_ids_is_refused(levels_of, monkeypatch):
 def test_a_segment_that_no_query_has_is_refused(levels_of):
     out = levels_of({"de": 30}, lambda *_: {"served": 0.5, "bm25": 0.75})
     with pytest.raises(
-        UnknownName, match=r"no level of the segment device\. Replay with --set seg"
+        RequestRefused, match=r"no level of the segment device\. Replay with --set seg"
     ):
         ask(out, by="device")
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from evaluator.comparison.question import Question
-from evaluator.comparison.run import UnknownName, common_rows, compare, most_changed
-from evaluator.ports import SourceUnusable
+from evaluator.comparison.run import common_rows, compare, most_changed
+from evaluator.ports import RequestRefused, SourceUnusable
 from tests.comparison.rows import put, row
 
 MANY = 40
@@ -93,9 +93,13 @@ def test_the_baseline_is_of_the_first_folder_and_the_rankers_of_the_second(tmp_p
     report = ask(first, second)
     differences = {found.ranker: found.paired.difference for found in report.comparisons}
     assert differences == {"served": 0.25, "new": 0.5}
-    with pytest.raises(UnknownName, match=r"b/evaluations\.ndjson has no ranker old.* served, new"):
+    with pytest.raises(
+        RequestRefused, match=r"b/evaluations\.ndjson has no ranker old.* served, new"
+    ):
         ask(first, second, rankers=("old",))
-    with pytest.raises(UnknownName, match=r"a/evaluations\.ndjson has no ranker new.* served, old"):
+    with pytest.raises(
+        RequestRefused, match=r"a/evaluations\.ndjson has no ranker new.* served, old"
+    ):
         ask(first, second, baseline="new")
 
 
@@ -155,7 +159,7 @@ def test_the_order_of_the_rows_changes_no_number(tmp_path):
 )
 def test_a_name_that_the_files_lack_is_refused_with_those_that_they_have(tmp_path, question, words):
     folder = put(tmp_path / "out", many(lambda _: {"served": 0.5, "bm25": 0.5}))
-    with pytest.raises(UnknownName, match=words):
+    with pytest.raises(RequestRefused, match=words):
         ask(folder, **question)
 
 
@@ -163,7 +167,7 @@ def test_a_measure_must_be_in_both_folders(tmp_path):
     first = put(tmp_path / "a", many(lambda _: {"served": {"mrr": 0.5, "map": 0.5}}))
     second = put(tmp_path / "b", many(lambda _: {"served": {"top1": 0.5, "map": 0.5}}))
     assert one(ask(first, second)).measure == "map"
-    with pytest.raises(UnknownName, match=r"b/evaluations\.ndjson has no measure mrr"):
+    with pytest.raises(RequestRefused, match=r"b/evaluations\.ndjson has no measure mrr"):
         ask(first, second, measures=("mrr",))
     third = put(tmp_path / "c", many(lambda _: {"served": {"top1": 0.5}}))
     with pytest.raises(SourceUnusable, match=r"no measure in common: .* mrr, map, .* top1"):
