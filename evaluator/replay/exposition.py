@@ -5,7 +5,7 @@ has a sample, except idle days (docs/backfill.md).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, groupby, islice
+from itertools import chain, groupby, islice, product
 from operator import itemgetter
 from typing import Final, NamedTuple
 
@@ -128,17 +128,13 @@ class Writer:
         elif family is NOTHING_RELEVANT:
             if self._pairs:
                 yield Series(family, (), min(self._pairs.values()))
-        elif family in {BUCKETS, VALUES_COUNT, VALUES_SUM}:
-            bounds = BOUNDS if family is BUCKETS else [None]
-            for block, began in self._blocks.items():
-                for measure in self._history.histograms:
-                    for bound in bounds:
-                        le = () if bound is None else (bound,)
-                        yield Series(family, (*block, measure, *le), began)
         else:
+            history, of_values = self._history, {BUCKETS, VALUES_COUNT, VALUES_SUM}
+            measures = history.histograms if family in of_values else history.measures
+            ends = [(bound,) for bound in BOUNDS] if family is BUCKETS else [()]
             for block, began in self._blocks.items():
-                for measure in self._history.measures:
-                    yield Series(family, (*block, measure), began)
+                for measure, le in product(measures, ends):
+                    yield Series(family, (*block, measure, *le), began)
 
     def _changes_of_blocks(self) -> Iterator[Row]:
         for names, pieces in groupby(self._history.settled(BLOCKS), key=itemgetter(0)):
