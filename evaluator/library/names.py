@@ -111,11 +111,9 @@ def _translated(foreign: _Foreign, own: str) -> str:
         raise _refused(foreign, "give judged_only=True to the function instead")
     brackets = ""
     if own in _REL and "rel" in arguments:
-        brackets = f"[rel={arguments['rel']}]"
+        brackets = f"[rel={arguments.pop('rel')}]"
     elif own == "alpha_ndcg" and "alpha" in arguments:
         brackets = f"[{arguments.pop('alpha')}]"
-    if own in _REL:
-        arguments.pop("rel", None)
     if arguments:
         raise _refused(foreign, f"{own} does not take {', '.join(sorted(arguments))}")
     if own == "ndcg" and foreign.name == "ndcg":
