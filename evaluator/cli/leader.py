@@ -88,13 +88,11 @@ def transforms_of(settings: Settings) -> Transforms:
 def _gate_rules_of(settings: Settings, measures: MeasureSet) -> GateRules:
     names = ("alpha", "block_ms", "min_traces", "min_age_ms", "max_age_ms", "cool_down_ms")
     values = {name: getattr(settings, f"gate_{name}") for name in names}
+    given = {name: value for name, value in values.items() if value is not None}
     rules = GateRules(
         measures.canonical_of(settings.gate_measure),
         {measures.canonical_of(name): share for name, share in settings.gate_guardrails},
-        **{
-            **PRESETS[settings.gate],
-            **{name: value for name, value in values.items() if value is not None},
-        },
+        **{**PRESETS[settings.gate], **given},
     )
     if rules.max_age_ms <= rules.min_age_ms:
         raise UsageError(
