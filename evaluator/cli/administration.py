@@ -26,12 +26,7 @@ from evaluator.adapters.kafka import (
 )
 from evaluator.adapters.rocksdb.directory import is_in_use
 from evaluator.cli.exits import FOUND, INPUT_UNUSABLE, UsageError
-from evaluator.cli.wiring import (
-    connection_of,
-    group_of,
-    needed_input_ms,
-    topic_names,
-)
+from evaluator.cli.wiring import connection_of, group_of, needed_input_ms, topic_names
 from evaluator.config import Settings
 from evaluator.ports import SourceUnavailable, SourceUnusable
 from evaluator.tables import format_table

@@ -32,11 +32,7 @@ def _many(name: str, text: str, metavar: str) -> Option:
 
 _SETTINGS: Final = (
     _option("--config", "settings in TOML", type=Path, metavar="FILE"),
-    _many(
-        "--set",
-        "one setting; may be repeated (docs/settings.md)",
-        "NAME=VALUE",
-    ),
+    _many("--set", "one setting; may be repeated (docs/settings.md)", "NAME=VALUE"),
 )
 _SOURCE: Final = _option("--source", KAFKA_SOURCE, required=True, metavar="SRC")
 _INPUT: Final = (  # one of them

@@ -169,11 +169,7 @@ def _replay(
 
 
 def _run(
-    rules: WatchRules,
-    commands: list[AlarmCommand],
-    measures: MeasureSet,
-    path: Path,
-    place: Path,
+    rules: WatchRules, commands: list[AlarmCommand], measures: MeasureSet, path: Path, place: Path
 ) -> BacktestResult:
     ticks: dict[int, TickSums] = {}
     times_ms: list[int] = []

@@ -6,13 +6,7 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from evaluator.adapters.files import (
-    MAX_PARTITIONS,
-    ArchiveRange,
-    FileRange,
-    SampleRange,
-    read_file,
-)
+from evaluator.adapters.files import MAX_PARTITIONS, ArchiveRange, FileRange, SampleRange, read_file
 from evaluator.adapters.kafka import KafkaRange
 from evaluator.cli.arguments import KAFKA_SOURCE
 from evaluator.cli.exits import UsageError

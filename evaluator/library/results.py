@@ -25,12 +25,7 @@ class Effect(Struct, frozen=True, kw_only=True):
 
 
 def effect_of(
-    differences: FloatArray,
-    traces: NDArray[Any],
-    *,
-    resamples: int,
-    confidence: float,
-    seed: int,
+    differences: FloatArray, traces: NDArray[Any], *, resamples: int, confidence: float, seed: int
 ) -> Effect:
     """The effect size of differences of queries; the unit is the mean difference of a trace.
 

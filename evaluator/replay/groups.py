@@ -39,11 +39,7 @@ class GroupLog(Struct):
 
 
 async def read_groups(
-    source: RangeSource,
-    rules: ReplayRules,
-    *,
-    embedder: Embedder,
-    max_grade: int = 2,
+    source: RangeSource, rules: ReplayRules, *, embedder: Embedder, max_grade: int = 2
 ) -> GroupLog:
     """Reads a range of both logs and joins it.
 
