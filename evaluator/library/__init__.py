@@ -8,6 +8,8 @@ from evaluator.core.measures import UnsupportedTiesError as UnsupportedTiesError
 from evaluator.library.candidates import Detail as Detail
 from evaluator.library.candidates import Freshness as Freshness
 from evaluator.library.candidates import details as details
+from evaluator.library.comparing import Compared as Compared
+from evaluator.library.comparing import Effect as Effect
 from evaluator.library.comparing import compare as compare
 from evaluator.library.curves import PrecisionAtRecall as PrecisionAtRecall
 from evaluator.library.curves import ThresholdCurve as ThresholdCurve
@@ -16,5 +18,3 @@ from evaluator.library.curves import thresholds as thresholds
 from evaluator.library.matching import MissingQueriesWarning as MissingQueriesWarning
 from evaluator.library.measured import Measured as Measured
 from evaluator.library.measuring import evaluate as evaluate
-from evaluator.library.results import Compared as Compared
-from evaluator.library.results import Effect as Effect
