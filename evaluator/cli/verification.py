@@ -129,12 +129,8 @@ def _set_range(options: argparse.Namespace, settings: Settings, shard: Shard) ->
 
 
 def _bounds(shard: Shard) -> Bounds:
-    ranges = shard.manifest.ranges
-    return {
-        (log, int(task)): (ranges[f"{log}-{task}"].start, ranges[f"{log}-{task}"].end)
-        for task in shard.manifest.tasks
-        for log in LOGS
-    }
+    part = shard.manifest.part()
+    return {(log, task): part.ranges[f"{log}-{task}"] for task in part.tasks for log in LOGS}
 
 
 def _differing(shard: Shard, again: Shard) -> Iterator[str]:
