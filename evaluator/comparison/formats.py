@@ -329,5 +329,9 @@ def utc_text(event_time_ms: int) -> str:
 
 
 def _shortened(text: str) -> str:
-    text = printable(" ".join(text.split()))
+    return cut(printable(" ".join(text.split())))
+
+
+def cut(text: str) -> str:
+    """The text up to MAX_QUERY_LETTERS."""
     return text if len(text) <= MAX_QUERY_LETTERS else f"{text[: MAX_QUERY_LETTERS - 1]}…"

@@ -8,7 +8,7 @@ from typing import Final
 
 from evaluator.comparison.drawings import Curve, curves, interval_bar, scatter
 from evaluator.comparison.folder import ShownRow
-from evaluator.comparison.formats import MAX_QUERY_LETTERS, utc_text
+from evaluator.comparison.formats import cut, utc_text
 from evaluator.comparison.paired import Interval, Paired
 from evaluator.comparison.report import Change, Comparison, Report, verdict_of
 from evaluator.exposition.colours import colours
@@ -284,13 +284,13 @@ def _change_row(change: Change, baseline: str, ranker: str) -> str:
 def _query_cell(row: ShownRow, more: str = "") -> str:
     where = f"{row.trace_id} {row.node_id}, {utc_text(row.event_time_ms)}"
     return (
-        f'<td class="text">{_text(_cut(row.query or ""))}{more}'
+        f'<td class="text">{_text(cut(row.query or ""))}{more}'
         f'<div class="quiet">{_text(where)}</div></td>'
     )
 
 
 def _top(row: ShownRow, ranker: str) -> str:
-    return _text(_cut(row.top3[ranker][0][0])) if row.top3.get(ranker) else "-"
+    return _text(cut(row.top3[ranker][0][0])) if row.top3.get(ranker) else "-"
 
 
 def _numbers(cells: Iterable[str]) -> str:
@@ -299,10 +299,6 @@ def _numbers(cells: Iterable[str]) -> str:
 
 def _chip(verdict: str) -> str:
     return f'<span class="chip {verdict}">{verdict}</span>'
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= MAX_QUERY_LETTERS else f"{text[: MAX_QUERY_LETTERS - 1]}…"
 
 
 def _text(text: str) -> str:
