@@ -167,11 +167,9 @@ async def replay(
             async for task, ranges in tasks:
                 order = source.next_log if isinstance(source, HasOrder) else None
                 await run.evaluate(task, ranges, on_rankings if weighings else None, order)
-        run.place = source.place
-        run.gaps = source.gaps if isinstance(source, HasGaps) else {}
         for weighing in weighings:
             weighing.check()
-        return run.write_files()
+        return run.write_files(source.place, source.gaps if isinstance(source, HasGaps) else {})
 
 
 class _Run:
@@ -197,8 +195,6 @@ class _Run:
         self._ranges: dict[str, tuple[int, int]] = {}
         self._ends: dict[int, TaskEnd] = {}
         self._n_settled = 0
-        self.place: Place | None = None
-        self.gaps: dict[str, list[tuple[int, int]]] = {}
         self._history = None
         if exposition is not None:
             self._history = SettledHistory(
@@ -286,14 +282,16 @@ class _Run:
         row = wire.dead_letter_row(letter, topic, partition=task)
         return (topic, task, letter.offset), msgspec.json.encode(row)
 
-    def write_files(self) -> WrittenFiles:
+    def write_files(
+        self, place: Place | None, gaps: dict[str, list[tuple[int, int]]]
+    ) -> WrittenFiles:
         """Writes the sorted rows and commits all files."""
         results, rules = self._results, self._rules
-        place = None if self.place is None else self.place.as_document()
+        document = None if place is None else place.as_document()
         done = write_files(
             results,
             rules.for_files(),
-            [Part(place, self._ranges, self._ends, self.gaps)],
+            [Part(document, self._ranges, self._ends, gaps)],
             self._tally,
             results.sorted_rows,
             alarms=self._alarms,
