@@ -10,6 +10,8 @@ from evaluator.exposition.colours import colours
 from evaluator.replay.backtest import DROPS, BacktestResult, Delays, GridRow, Track
 
 _DIGITS: Final = 5
+_OF_POINTS: Final = ("level", "expected", "margin", "evidence")
+_OF_ALARMS: Final = ("window_hours", "drop", "observed", "expected", "se", "evidence")
 
 
 def page_of(
@@ -45,10 +47,7 @@ def _series(track: Track) -> dict[str, Any]:
         "queries": track.n_queries,
         "watched_days": track.watched_hours / 24,
         "first_ms": points[0].end_ms if points else 0,
-        "level": _column([each.level for each in points]),
-        "expected": _column([each.expected for each in points]),
-        "margin": _column([each.margin for each in points]),
-        "evidence": _column([each.evidence for each in points]),
+        **{name: _column([getattr(each, name) for each in points]) for name in _OF_POINTS},
         "excluded": [n for n, each in enumerate(points) if each.excluded],
         "delays": _delays(track.delays),
         "alarms": [
@@ -56,12 +55,7 @@ def _series(track: Track) -> dict[str, Any]:
                 "since_ms": span.on.time_ms,
                 "onset_ms": span.on.alarm.onset_ms,
                 "off_ms": span.off_ms,
-                "window_hours": span.on.alarm.window_hours,
-                "drop": span.on.alarm.drop,
-                "observed": span.on.alarm.observed,
-                "expected": span.on.alarm.expected,
-                "se": span.on.alarm.se,
-                "evidence": span.on.alarm.evidence,
+                **{name: getattr(span.on.alarm, name) for name in _OF_ALARMS},
                 "carried_by": [of._asdict() for of in span.on.alarm.carried_by],
                 "unverifiable": span.on.unverifiable,
             }
