@@ -69,8 +69,8 @@ def _changed(shard: Shard) -> Iterator[str]:
         except OSError as error:
             yield f"{name}: cannot be read: {error.strerror or error}"
             continue
-        if size_bytes != entry.bytes:
-            yield f"{name}: {size_bytes} bytes, and {entry.bytes} in {MANIFEST}"
+        if size_bytes != entry.size_bytes:
+            yield f"{name}: {size_bytes} bytes, and {entry.size_bytes} in {MANIFEST}"
         elif digest != entry.sha256:
             yield f"{name}: other bytes than those of {MANIFEST}"
 

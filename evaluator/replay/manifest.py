@@ -6,6 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import msgspec
+
 from evaluator.replay.results import ResultFile
 from evaluator.version import __version__
 from evaluator.wire.canonical import encode_document
@@ -52,10 +54,7 @@ def manifest(
 
 def described(files: Mapping[str, ResultFile]) -> dict[str, dict[str, object]]:
     """The entries of files in the manifest."""
-    return {
-        name: {"rows": file.rows, "bytes": file.size_bytes, "sha256": file.sha256}
-        for name, file in files.items()
-    }
+    return {name: msgspec.to_builtins(file) for name, file in files.items()}
 
 
 def chain_of(origin: Mapping[str, object], files: Mapping[str, Mapping[str, object]]) -> str:

@@ -10,9 +10,12 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from evaluator.ports import ResultsUnusable
+from evaluator.wire.reading import Count
 
 MEMORY_BYTES: Final = 64 << 20
 """Page cache of one table; a table that fits is never written to its file."""
@@ -35,11 +38,11 @@ DERIVED: Final = (
 SortKey = tuple[int | str, ...]
 
 
-class ResultFile(NamedTuple):
-    """Size and hash of a finished file of results."""
+class ResultFile(Struct, frozen=True, rename={"size_bytes": "bytes"}):
+    """Size and hash of a finished file of results, as in the manifest."""
 
-    rows: int
-    size_bytes: int
+    rows: Count
+    size_bytes: Count
     sha256: str
 
 

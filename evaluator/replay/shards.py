@@ -20,7 +20,7 @@ from evaluator.core.types.tally import Path as TallyPath
 from evaluator.core.types.tally import Tally
 from evaluator.ports import SourceUnusable
 from evaluator.replay.manifest import MANIFEST_FORMAT, Code, chain_of
-from evaluator.replay.results import DERIVED, SortKey
+from evaluator.replay.results import DERIVED, ResultFile, SortKey
 from evaluator.replay.writing import (
     DEAD_LETTERS,
     EVALUATIONS,
@@ -67,14 +67,6 @@ class _Part(Struct, kw_only=True):
         return Part(self.place, ranges, ends, self.gaps)
 
 
-class FileEntry(Struct):
-    """A file in the manifest."""
-
-    rows: Count
-    bytes: Count
-    sha256: str
-
-
 class ManifestDocument(_Part, kw_only=True):
     """The members of manifest.json."""
 
@@ -83,12 +75,12 @@ class ManifestDocument(_Part, kw_only=True):
     code_sha256: str | None
     meaning: str
     settings: dict[str, Any]
-    files: dict[str, FileEntry]
+    files: dict[str, ResultFile]
     chain: str
     tasks: dict[_Task, _End] = {}
     parts: list[_Part] = []
     levels: dict[str, list[str]] = {}
-    tables: dict[str, FileEntry] = {}
+    tables: dict[str, ResultFile] = {}
 
 
 class _EvaluationKey(Struct):

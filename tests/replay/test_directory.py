@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluator.ports import ResultsUnusable
-from evaluator.replay.results import ResultDirectory, SortedRows
+from evaluator.replay.results import ResultDirectory, ResultFile, SortedRows
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 integers = st.integers(0, 2**63 - 1) | st.just(5) | st.integers(2**63, 2**8192)
@@ -65,7 +65,7 @@ def test_files_appear_at_the_commit_and_not_before(tmp_path):
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["a"]
     content = (tmp_path / "out" / "a").read_bytes()
     assert content == b"1\n2\n3\n"
-    assert finished == (3, 6, hashlib.sha256(content).hexdigest())
+    assert finished == ResultFile(3, 6, hashlib.sha256(content).hexdigest())
 
 
 def test_leaving_without_a_commit_keeps_existing_files(tmp_path):
