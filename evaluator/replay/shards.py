@@ -38,7 +38,7 @@ from evaluator.wire.outputs.encoding import (
     QUERY_MEMBERS,
     TOTALS_FORMAT,
 )
-from evaluator.wire.reading import UNREADABLE, Count, Int64, too_deep
+from evaluator.wire.reading import UNREADABLE, Count, too_deep
 
 MAX_ROW_BYTES: Final = 64 << 20
 """A longer line of results is refused."""
@@ -50,20 +50,15 @@ class _Range(Struct):
     end: Count
 
 
-class _End(Struct):
-    watermark_ms: Int64 | None
-    settled: Count
-
-
 class _Part(Struct, kw_only=True):
     place: dict[str, Any] | None
     ranges: dict[str, _Range]
-    tasks: dict[_Task, _End]
+    tasks: dict[_Task, TaskEnd]
     gaps: dict[str, list[tuple[Count, Count]]] = {}
 
     def part(self) -> Part:
         ranges = {name: (of.start, of.end) for name, of in self.ranges.items()}
-        ends = {int(task): TaskEnd(of.watermark_ms, of.settled) for task, of in self.tasks.items()}
+        ends = {int(task): end for task, end in self.tasks.items()}
         return Part(self.place, ranges, ends, self.gaps)
 
 
@@ -77,7 +72,7 @@ class ManifestDocument(_Part, kw_only=True):
     settings: dict[str, Any]
     files: dict[str, ResultFile]
     chain: str
-    tasks: dict[_Task, _End] = {}
+    tasks: dict[_Task, TaskEnd] = {}
     parts: list[_Part] = []
     levels: dict[str, list[str]] = {}
     tables: dict[str, ResultFile] = {}

@@ -6,6 +6,7 @@ from operator import itemgetter
 from typing import Final, Literal, NamedTuple, cast
 
 from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from evaluator.core.measures import MeasureSet
 from evaluator.core.types.records import LOGS, OTHER, FinalWindow
@@ -18,6 +19,7 @@ from evaluator.replay.online_learning import WEIGHTS, OnlineLearning
 from evaluator.replay.results import ResultDirectory, ResultFile, SortKey
 from evaluator.wire.canonical import encode_document
 from evaluator.wire.outputs import encoding as wire
+from evaluator.wire.reading import Count, Int64
 
 EVALUATIONS: Final = "evaluations.ndjson"
 TOTALS: Final = "totals.json"
@@ -37,11 +39,11 @@ SortedRows = Callable[[str], Iterator[tuple[SortKey, bytes]]]
 """The rows of a file by its name: keys and lines, in order, once."""
 
 
-class TaskEnd(NamedTuple):
+class TaskEnd(Struct, frozen=True):
     """Watermark of a task whose queries are held, and its number of rows in SETTLED."""
 
-    watermark_ms: int | None
-    settled: int
+    watermark_ms: Int64 | None
+    settled: Count
 
 
 class Part(Struct, frozen=True):
@@ -59,7 +61,7 @@ class Part(Struct, frozen=True):
     def as_document(self) -> dict[str, object]:
         """Members of the manifest."""
         ranges = {name: {"start": start, "end": end} for name, (start, end) in self.ranges.items()}
-        tasks = {str(task): end._asdict() for task, end in self.tasks.items()}
+        tasks = {str(task): asdict(end) for task, end in self.tasks.items()}
         gaps = {"gaps": dict(sorted(self.gaps.items()))} if self.gaps else {}
         return {"place": self.place, "ranges": ranges, "tasks": tasks, **gaps}
 
