@@ -1,6 +1,6 @@
 """Members of a message: found in a record, replaced by a table, and converted."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from operator import itemgetter
 from typing import Any, Final, Literal
@@ -47,26 +47,19 @@ class RecordRefused(Exception):
         return cls(lambda: f"{name}: {found(root, steps)}; needed: {needed}")
 
 
-def paths_of(mapping: LogMapping) -> tuple[list[Steps], list[Steps]]:
-    """The paths in the value of a record, and those in its rows."""
-    members, rows = mapping.of_record(), mapping.of_rows()
-    if mapping.each is None:
-        members, rows = members + rows, []
-    paths = [path for member in members for path in member.paths]
-    paths += [path for path, _ in mapping.where]
-    paths += [path for alternatives in mapping.present for path in alternatives]
-    if mapping.each is not None:
-        paths.append(mapping.each)
-    of_rows = [path.steps for member in rows for path in member.paths]
-    return [path.steps for path in paths if path.part == "value"], of_rows
-
-
 def tree_of(mapping: LogMapping) -> Tree:
     """The members that the paths of a mapping name; indices are left out."""
-    paths, rows = paths_of(mapping)
-    each = () if mapping.each is None else mapping.each.steps
+    paths = [path for member in mapping.of_record() for path in member.paths]
+    paths += [path for path, _ in mapping.where]
+    paths += [path for alternatives in mapping.present for path in alternatives]
+    each: Steps = ()
+    if mapping.each is not None:
+        paths.append(mapping.each)
+        each = mapping.each.steps
+    named = [path.steps for path in paths if path.part == "value"]
+    named += [(*each, *path.steps) for member in mapping.of_rows() for path in member.paths]
     tree: Tree = {}
-    for steps in (*paths, *((*each, *row) for row in rows)):
+    for steps in named:
         here = tree.setdefault("after", {}) if mapping.envelope == "debezium" else tree
         for step in steps:
             if isinstance(step, str):
@@ -80,25 +73,21 @@ def merge(into: Tree, other: Tree) -> None:
         merge(into.setdefault(name, {}), inner)
 
 
-def walkers(paths: Collection[Steps]) -> dict[Steps, Getter]:
-    """Getters of the values at paths in a decoded record."""
-    return {steps: _walker(steps) for steps in paths}
-
-
-def _walker(steps: Steps) -> Getter:
+def walker(steps: Steps) -> Getter:
+    """The getter of the value at a path in a decoded record or row."""
     first = steps[0]
     if len(steps) > 1 or not isinstance(first, str):
         return lambda value: walked(value, steps)
     return lambda value: value.get(first) if isinstance(value, dict) else None
 
 
-def getter_of(path: Path, getters: Mapping[Steps, Getter]) -> RecordGetter:
+def getter_of(path: Path) -> RecordGetter:
     """The value at a path in a decoded record, its key or its headers."""
     if path.part == "header":
         return lambda _, record: record.header(str(path.steps[0]))
     if path.part == "key":
         return lambda _, record: _in_key(record.key, path.steps)
-    get = getters[path.steps]
+    get = walker(path.steps)
     return lambda root, _: get(root)
 
 
@@ -131,9 +120,9 @@ def is_one_of(value: Any, values: Collection[Any]) -> bool:
 class Scalar:
     """A member that a record has once."""
 
-    def __init__(self, member: Member, getters: Mapping[Steps, Getter]) -> None:
+    def __init__(self, member: Member) -> None:
         self.member = member
-        self._gets = [getter_of(path, getters) for path in member.paths]
+        self._gets = [getter_of(path) for path in member.paths]
         self._convert = converter(member)
         self._plain = None if member.table or member.add else PLAIN[member.kind]
         self._is_required = member.is_required
@@ -180,10 +169,10 @@ class Scalar:
 class Column:
     """A member that every row has: of the elements of an array, or one of parallel arrays."""
 
-    def __init__(self, member: Member, getters: Mapping[Steps, Getter], each: Path | None) -> None:
+    def __init__(self, member: Member, each: Path | None) -> None:
         self.member = member
         self._each = each
-        self._gets = [getters[path.steps] for path in member.paths]
+        self._gets = [walker(path.steps) for path in member.paths]
         only = member.paths[0].steps if len(member.paths) == 1 else (0,)
         self._items = (
             None if any(isinstance(step, int) for step in only) else [*map(itemgetter, only)]

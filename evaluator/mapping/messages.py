@@ -15,7 +15,6 @@ from evaluator.mapping.kinds import REQUIRED
 from evaluator.mapping.log_mapping import LogMapping
 from evaluator.mapping.members import (
     Column,
-    Getter,
     LeavesOut,
     Need,
     RecordGetter,
@@ -24,13 +23,12 @@ from evaluator.mapping.members import (
     array_in,
     getter_of,
     is_one_of,
-    paths_of,
-    walkers,
+    walker,
 )
 from evaluator.mapping.otlp import MAX_ITEMS, items_of
 from evaluator.mapping.otlp_wire import is_wire
 from evaluator.mapping.outcomes import LeftOut, Outcome, bounded, joined
-from evaluator.mapping.paths import Steps, shown
+from evaluator.mapping.paths import shown
 from evaluator.mapping.record import Record
 from evaluator.mapping.schemas import Answer
 from evaluator.wire.messages.limits import SCHEMA_VERSION
@@ -70,7 +68,7 @@ class _Mapper:
 
     def __init__(self, mapping: LogMapping, answers: Mapping[str, Answer]) -> None:
         self._envelope = mapping.envelope
-        self._rules = _Rules(mapping, *map(walkers, paths_of(mapping)))
+        self._rules = _Rules(mapping)
         self._reader = reader_of(mapping, answers)
         self._is_otlp = mapping.format == "otlp"
 
@@ -130,29 +128,21 @@ class _Mapper:
 class _Rules:
     """The rules of a mapping, with getters of its paths."""
 
-    def __init__(
-        self,
-        mapping: LogMapping,
-        getters: Mapping[Steps, Getter],
-        row_getters: Mapping[Steps, Getter],
-    ) -> None:
-        self._where = [(path, getter_of(path, getters), values) for path, values in mapping.where]
-        self._present = [
-            ([getter_of(path, getters) for path in paths], paths) for paths in mapping.present
-        ]
+    def __init__(self, mapping: LogMapping) -> None:
+        self._where = [(path, getter_of(path), values) for path, values in mapping.where]
+        self._present = [([getter_of(path) for path in paths], paths) for paths in mapping.present]
         self._is_ranking = mapping.log == "rankings"
         self._row_is_message = mapping.row_is_message
-        self._scalars = {name: Scalar(each, getters) for name, each in mapping.members.items()}
+        self._scalars = {name: Scalar(each) for name, each in mapping.members.items()}
         self._tables = [each for each in self._scalars.values() if each.member.table is not None]
         head = RANKING_HEAD if self._is_ranking else JUDGMENT_HEAD
         once: dict[str, RecordGetter] = {"timestamp_ms": _own_timestamp, **self._scalars}
         self._head = [(name, once[name]) for name in head if name in once]
         segments = mapping.groups.get("segments", {})
-        self._segments = [(name, Scalar(each, getters)) for name, each in segments.items()]
-        self._each = None if mapping.each is None else getters[mapping.each.steps]
+        self._segments = [(name, Scalar(each)) for name, each in segments.items()]
+        self._each = None if mapping.each is None else walker(mapping.each.steps)
         self._each_steps = () if mapping.each is None else mapping.each.steps
-        of_rows = getters if mapping.each is None else row_getters
-        column = partial(Column, getters=of_rows, each=mapping.each)
+        column = partial(Column, each=mapping.each)
         self._columns = {name: column(each) for name, each in mapping.rows.items()}
         self._needs = [
             (name, each, _NEEDS.get(name, "all or none")) for name, each in self._columns.items()
