@@ -14,8 +14,8 @@ from evaluator.core.store.key_index import KeyIndex
 from evaluator.core.types.records import IntArray, RankingColumns
 from evaluator.ports import StateBatch, StateStore
 from evaluator.wire.state import task_rows as wire
-from evaluator.wire.state.ranking_rows import offset_of, query_key, ranking_rows, rankings_from
-from evaluator.wire.state.task_rows import StateDamaged
+from evaluator.wire.state.ranking_rows import ranking_rows, rankings_from
+from evaluator.wire.state.task_rows import StateDamaged, number_of, row_key
 
 _IN_TABLE: Final = -1
 """The place of a key with a row in the table `names`; others are the offset of a ranking plus 1."""
@@ -119,7 +119,7 @@ class KeyVersions:
         if len(at) and at[0] < 0:
             raise StateDamaged(f"the ranking at offset {offsets[0]} is missing")
         rows, places = np.unique(at, return_inverse=True)
-        return list(map(query_key, self._starts[rows].tolist())), places
+        return list(map(row_key, self._starts[rows].tolist())), places
 
     def first_row(self, offset: int) -> int:
         """The first offset of the row that has the ranking at *offset*."""
@@ -132,7 +132,7 @@ class KeyVersions:
         """Puts new rankings and changed rows of `names` into *batch*; updates the index."""
         self._read = self._expected = None
         starts, rows_of_rankings = ranking_rows(changes.started)
-        keys_of_rankings = list(map(query_key, starts.tolist()))
+        keys_of_rankings = list(map(row_key, starts.tolist()))
         batch.put("queries", zip(keys_of_rankings, rows_of_rankings, strict=True))
         batch.put("starts", zip(keys_of_rankings, repeat(b"")))
         left = self._starts[self._starts >= self.first_row(changes.released_before)]
@@ -162,7 +162,7 @@ class KeyVersions:
     def load(self, runs: Sequence[Run]) -> None:
         """Builds the index from the entries of these runs that are not released."""
         self._index, self._expected = KeyIndex(), None
-        starts = (offset_of(key) for key, _ in self._store.rows("starts"))
+        starts = (number_of(key) for key, _ in self._store.rows("starts"))
         self._starts = np.fromiter(starts, np.int64)
         for run in runs:  # in the order of their offsets
             if not run.release_only:
@@ -173,7 +173,7 @@ class KeyVersions:
             self._index.put(halves(keys_from(names)), places)
 
     def _load_run(self, run: Run) -> None:
-        (row,) = self._store.get("entries", [wire.run_key(run.number)])
+        (row,) = self._store.get("entries", [row_key(run.number)])
         if row is None:
             raise StateDamaged(f"run {run.number} is missing")
         entries, keys = wire.entries_from(row, run.n_queries)

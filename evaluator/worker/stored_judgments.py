@@ -15,11 +15,9 @@ from evaluator.wire.state.judgment_rows import (
     StoredJudgment,
     applied_in,
     judgment_rows,
-    number_of,
-    row_key,
     rows_of,
 )
-from evaluator.wire.state.task_rows import StateDamaged
+from evaluator.wire.state.task_rows import StateDamaged, number_of, row_key
 
 
 class StoredJudgments:

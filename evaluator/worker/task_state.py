@@ -16,8 +16,7 @@ from evaluator.ports import Committed, Partition, StateBatch, StateStore
 from evaluator.wire.reading import refused_as
 from evaluator.wire.state import task_rows as wire
 from evaluator.wire.state.judgment_rows import queries_from
-from evaluator.wire.state.ranking_rows import offset_of, query_key
-from evaluator.wire.state.task_rows import SettingsChanged, StateDamaged, Table
+from evaluator.wire.state.task_rows import SettingsChanged, StateDamaged, Table, number_of, row_key
 from evaluator.worker.key_versions import KeyVersions
 from evaluator.worker.stored_judgments import StoredJudgments
 
@@ -62,8 +61,8 @@ class TaskState:
         return keys
 
     def renamed(self, first: int, last: int) -> IntArray:
-        rows = self._store.rows("renamed", query_key(first), query_key(last + 1))
-        return np.array([offset_of(key) for key, _ in rows], np.int64)
+        rows = self._store.rows("renamed", row_key(first), row_key(last + 1))
+        return np.array([number_of(key) for key, _ in rows], np.int64)
 
     def load_index(self, runs: Sequence[Run], released_before: int) -> None:
         with _readable():
@@ -73,7 +72,7 @@ class TaskState:
 
     def _run(self, number: int) -> tuple[Entries, KeyHashes]:
         if number not in self._runs:
-            key = wire.run_key(number)
+            key = row_key(number)
             head, value = (self._store.get(table, [key])[0] for table in ("runs", "entries"))
             if head is None or value is None:
                 raise StateDamaged(f"run {number} is missing")
@@ -112,14 +111,14 @@ class TaskState:
     def _discard(self, released_before: int) -> None:
         """Deletes the rows of rankings that were all released, and of their judgments."""
         first = self._key_versions.first_row(released_before)
-        self._store.discard_before("queries", query_key(first))
+        self._store.discard_before("queries", row_key(first))
         self._judgments.discard()
 
     def _delete_before(self, batch: StateBatch, table: Table, offset: int) -> None:
         """Deletes the rows of earlier offsets that are not deleted yet."""
         first = self._deleted_before.get(table, 0)
         if offset > first:
-            batch.delete_range(table, query_key(first), query_key(offset))
+            batch.delete_range(table, row_key(first), row_key(offset))
             self._deleted_before[table] = offset
 
     # Loading

@@ -39,10 +39,10 @@ from evaluator.wire.state.checkpoint import (
     encode_checkpoint,
 )
 from evaluator.wire.state.heads import N_DELAYS
-from evaluator.wire.state.judgment_rows import judgment_rows, queries_from, row_key
+from evaluator.wire.state.judgment_rows import judgment_rows, queries_from
 from evaluator.wire.state.origin import commit_metadata, commit_note, generation_of, last_record
-from evaluator.wire.state.ranking_rows import query_key, ranking_rows, rankings_from
-from evaluator.wire.state.task_rows import StateDamaged
+from evaluator.wire.state.ranking_rows import ranking_rows, rankings_from
+from evaluator.wire.state.task_rows import StateDamaged, row_key
 from evaluator.worker.stored_judgments import StoredJudgments
 from tests.repeats import examples
 from tests.wire.messages import started_rows
@@ -156,7 +156,7 @@ def test_a_run_and_its_entries_are_read_as_written(number, entries, release_only
     run = Run(number, Entries(*columns, slots), len(entries), *ends, release_only=release_only)
     run_keys = [row[2] for row in entries]
     tables = rows_of(Changes(runs={number: (run, keys_from(run_keys))}))
-    key = wire.run_key(number)
+    key = row_key(number)
     found = wire.run_from(key, tables["runs"][key] or b"")
     assert (found.number, found.n_queries, found.release_only, found.on_disk, found.entries) == (
         *(number, len(entries), release_only, True),
@@ -171,7 +171,7 @@ def test_a_run_and_its_entries_are_read_as_written(number, entries, release_only
 
 
 def test_an_ended_run_is_deleted():
-    key = wire.run_key(3)
+    key = row_key(3)
     tables = rows_of(Changes(runs={3: None}))
     assert tables["runs"] == tables["entries"] == {key: None}
 
@@ -357,7 +357,7 @@ def test_an_unreadable_row_is_damage():
 
 
 def test_queries_that_share_a_key_are_marked():
-    assert rows_of(Changes(renamed=[3, 5]))["renamed"] == {query_key(3): b"", query_key(5): b""}
+    assert rows_of(Changes(renamed=[3, 5]))["renamed"] == {row_key(3): b"", row_key(5): b""}
 
 
 # Early judgments

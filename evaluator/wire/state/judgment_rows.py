@@ -38,16 +38,6 @@ class StoredJudgment(NamedTuple):
     results: bytes
 
 
-def row_key(number: int) -> bytes:
-    """The key of a row."""
-    return _at.pack(number)
-
-
-def number_of(key: bytes) -> int:
-    """The number of a row by its key."""
-    return int(_at.unpack(key)[0])
-
-
 def rows_of(first: int, n: int) -> IntArray:
     """The rows of *n* judgments that begin with row *first*: `[n]`."""
     return first + np.arange(n) // ROW_JUDGMENTS

@@ -4,7 +4,6 @@ A row has the data of each ranking that the engine reads: ranks instead of score
 if they were decoded.
 """
 
-import struct
 from collections.abc import Sequence, Sized
 from itertools import accumulate, chain, pairwise
 from typing import Any, Final, NamedTuple, TypeVar
@@ -48,7 +47,6 @@ _MEMBERS: Final = np.dtype([
     ("id_bytes", "<u4"),  # of the candidates
     ("text_sizes", "<u4", 3),  # see `TextRows`
 ])  # fmt: skip
-_at: Final = struct.Struct(">q")
 
 T = TypeVar("T")
 
@@ -69,16 +67,6 @@ class _Row(msgspec.Struct, array_like=True):
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(_Row).decode
 _decode_ids: Final = msgspec.msgpack.Decoder(list[str]).decode
-
-
-def query_key(offset: int) -> bytes:
-    """The key of a row: its first offset."""
-    return _at.pack(offset)
-
-
-def offset_of(key: bytes) -> int:
-    """The offset in a key of `starts` or `renamed`."""
-    return int(_at.unpack(key)[0])
 
 
 # Writing

@@ -64,7 +64,7 @@ FORMAT: Final = 10
 """Version of the layout of rows."""
 
 _at: Final = struct.Struct(">q")
-_two: Final = struct.Struct(">qq")
+_early: Final = struct.Struct(">qqq")
 _run: Final = struct.Struct("<qqqqq?")
 _json: Final = msgspec.json.Encoder()
 ANY_SKEW: Final = MAX_TIMESTAMP_MS
@@ -107,14 +107,14 @@ _window: Final[Reader[list[tuple[_StratumRow, SumsRow]]]] = Reader(
 
 def rows_of(changes: Changes) -> Iterator[tuple[Table, Iterable[Row]]]:
     """The rows of changes, except of queries and `names`."""
-    yield "renamed", ((_at.pack(offset), b"") for offset in changes.renamed)
+    yield "renamed", ((row_key(offset), b"") for offset in changes.renamed)
     for number, run in changes.runs.items():
-        key = run_key(number)
+        key = row_key(number)
         yield "runs", [(key, None if run is None else _run_row(run[0]))]
         yield "entries", [(key, None if run is None else _entries_row(*run))]
-    yield "early", ((_at.pack(at), _early_row(j)) for at, j in changes.early.items())
+    yield "early", ((row_key(at), _early_row(j)) for at, j in changes.early.items())
     yield "totals", ((stratum_row(s), _totals_row(totals)) for s, totals in changes.totals.items())
-    yield "windows", ((_at.pack(at), _window_row(sums)) for at, sums in changes.windows.items())
+    yield "windows", ((row_key(at), _window_row(sums)) for at, sums in changes.windows.items())
 
 
 def head_row(head: Head) -> bytes:
@@ -122,9 +122,14 @@ def head_row(head: Head) -> bytes:
     return _json.encode(head)
 
 
-def run_key(number: int) -> bytes:
-    """The key of a run in `runs` and `entries`."""
+def row_key(number: int) -> bytes:
+    """The key of a row that is found by an offset, a time, or its number."""
     return _at.pack(number)
+
+
+def number_of(key: bytes) -> int:
+    """The reverse of `row_key`."""
+    return int(_at.unpack(key)[0])
 
 
 def identity_row(identity: Mapping[str, object]) -> bytes:
@@ -163,9 +168,8 @@ def _early_row(judgment: PendingJudgment | None) -> bytes | None:
         return None
     key = judgment.record_key
     length = -1 if key is None else len(key)
-    return _two.pack(judgment.event_ms, judgment.timestamp_ms) + b"".join(
-        (_at.pack(length), key or b"", judgment.value)
-    )
+    head = _early.pack(judgment.event_ms, judgment.timestamp_ms, length)
+    return head + (key or b"") + judgment.value
 
 
 def stratum_row(stratum: AnyStratum) -> bytes:
@@ -218,7 +222,7 @@ def run_from(key: bytes, value: bytes) -> Run:
     """A run on disk. Raises StateDamaged."""
     with refused_as(StateDamaged, _CANNOT):
         n_queries, earliest_ms, latest_ms, first, last, release_only = _run.unpack(value)
-        (number,) = _at.unpack(key)
+        number = number_of(key)
     if n_queries < 0:
         raise StateDamaged(f"run {number} has {n_queries} queries")
     return Run(
@@ -263,18 +267,18 @@ def window_from(key: bytes, value: bytes) -> tuple[int, dict[Stratum, Sums]]:
     """Start and sums of a window. Raises StateDamaged."""
     with refused_as(StateDamaged, _CANNOT):
         sums = {Stratum(*stratum): _sums_from(each) for stratum, each in _window(value)}
-        return int(_at.unpack(key)[0]), sums
+        return number_of(key), sums
 
 
 def early_from(rows: Iterable[tuple[bytes, bytes]], *, task: int) -> list[PendingJudgment]:
     """The early judgments, in offset order. Raises StateDamaged."""
     found = []
     with refused_as(StateDamaged, _CANNOT):
-        for row_key, row in rows:
-            event_ms, timestamp_ms, length = struct.unpack_from(">qqq", row)
+        for place, row in rows:
+            event_ms, timestamp_ms, length = _early.unpack_from(row)
             end = 24 + max(length, 0)
             key = None if length < 0 else row[24:end]
-            found.append((int(_at.unpack(row_key)[0]), event_ms, timestamp_ms, key, row[end:]))
+            found.append((number_of(place), event_ms, timestamp_ms, key, row[end:]))
     columns_of_rows = [list(column) for column in zip(*found, strict=True)] or [[]] * 5
     offsets, event_times, timestamps, keys, values = columns_of_rows
     columns = decode_judgments(
