@@ -16,9 +16,8 @@ from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.columns.table import span_indices
 from evaluator.core.join.changes import AppliedRows, Changes, StoredQueries
 from evaluator.core.types.records import IntArray, RankingColumns
-from evaluator.wire.messages.codec import decode_judgments
 from evaluator.wire.reading import refused_as
-from evaluator.wire.state.task_rows import ANY_SKEW, StateDamaged, all_well_formed, records_of
+from evaluator.wire.state.task_rows import StateDamaged, decoded_judgments
 
 ROW_JUDGMENTS: Final = 32
 NO_ROW: Final = -1
@@ -151,11 +150,7 @@ def queries_from(
     """
     applied = sorted(chain.from_iterable(judgments))
     offsets, times, timestamps, values, _ = list(zip(*applied, strict=True)) or [()] * 5
-    judged = decode_judgments(
-        records_of("judgments", task, list(offsets), None, values, list(timestamps)),
-        max_future_skew_ms=ANY_SKEW,
-    )
-    all_well_formed(len(applied), len(judged))
+    judged = decoded_judgments(task, offsets, [None] * len(applied), values, timestamps)
     results = [each[-1].results if each else b"" for each in judgments]
     with refused_as(StateDamaged, "results cannot be read"):
         summed = np.frombuffer(b"".join(results), "<i8").astype(np.int64)

@@ -31,7 +31,7 @@ from evaluator.core.event_time.timers import Entries, Run
 from evaluator.core.join.changes import KEY_VERSION, Changes, Head, VersionsOfKeys
 from evaluator.core.join.judgments import PendingJudgment
 from evaluator.core.measures.exact_sums import StratumTotals, Sums
-from evaluator.core.types.records import AnyStratum, LevelStratum, Log, Stratum
+from evaluator.core.types.records import AnyStratum, JudgmentColumns, LevelStratum, Stratum
 from evaluator.wire.messages.codec import decode_judgments
 from evaluator.wire.reading import Count, Reader, Sum, checked_sums, refused_as
 from evaluator.wire.records import Records
@@ -67,8 +67,6 @@ _at: Final = struct.Struct(">q")
 _early: Final = struct.Struct(">qqq")
 _run: Final = struct.Struct("<qqqqq?")
 _json: Final = msgspec.json.Encoder()
-ANY_SKEW: Final = MAX_TIMESTAMP_MS
-"""The limit of skew for stored messages, which stay well-formed with any new limit."""
 
 
 class StateDamaged(Exception):
@@ -279,31 +277,22 @@ def early_from(rows: Iterable[tuple[bytes, bytes]], *, task: int) -> list[Pendin
             end = 24 + max(length, 0)
             key = None if length < 0 else row[24:end]
             found.append((number_of(place), event_ms, timestamp_ms, key, row[end:]))
-    columns_of_rows = [list(column) for column in zip(*found, strict=True)] or [[]] * 5
-    offsets, event_times, timestamps, keys, values = columns_of_rows
-    columns = decode_judgments(
-        records_of("judgments", task, offsets, keys, values, timestamps),
-        max_future_skew_ms=ANY_SKEW,
-    )
-    all_well_formed(len(offsets), len(columns))
+    offsets, event_times, timestamps, keys, values = list(zip(*found, strict=True)) or [()] * 5
+    columns = decoded_judgments(task, offsets, keys, values, timestamps)
     return [PendingJudgment.of(columns, row, event_times[row]) for row in range(len(offsets))]
 
 
-def records_of(
-    log: Log,
+def decoded_judgments(
     task: int,
-    offsets: list[int],
-    keys: list[bytes | None] | None,
+    offsets: Sequence[int],
+    keys: Sequence[bytes | None],
     values: Sequence[bytes],
-    timestamps_ms: list[int],
-) -> Records:
-    """Stored messages as records of their log."""
-    given: list[bytes | None] = [None] * len(offsets) if keys is None else keys
+    timestamps_ms: Sequence[int],
+) -> JudgmentColumns:
+    """Stored messages, which stay well-formed with any new limit of skew. Raises StateDamaged."""
     end = offsets[-1] + 1 if offsets else 0
-    return Records.of(log, task, offsets, given, values, timestamps_ms, end)
-
-
-def all_well_formed(n_stored: int, n_read: int) -> None:
-    """Raises StateDamaged if stored messages cannot be decoded."""
-    if n_stored != n_read:
-        raise StateDamaged(f"{n_stored - n_read} stored messages cannot be decoded")
+    records = Records.of("judgments", task, offsets, keys, values, timestamps_ms, end)
+    columns = decode_judgments(records, max_future_skew_ms=MAX_TIMESTAMP_MS)
+    if n_damaged := len(offsets) - len(columns):
+        raise StateDamaged(f"{n_damaged} stored messages cannot be decoded")
+    return columns
