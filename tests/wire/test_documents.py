@@ -17,8 +17,9 @@ from evaluator.wire.outputs.encoding import (
 )
 from evaluator.wire.outputs.output_models import (
     DeadLetterHeaders,
-    DeadLetterRow,
     Evaluation,
+    OutputModel,
+    Reason,
     Settled,
     WatermarkRecord,
     Window,
@@ -45,6 +46,19 @@ OUTPUTS = {
     "Window": Window,
     "Dead letter": DeadLetterHeaders,
 }
+
+
+class DeadLetterRow(OutputModel):
+    """A row of dead-letters.ndjson without headers; bytes are in base64."""
+
+    topic: str
+    partition: int
+    offset: int
+    reason: Reason
+    detail: str
+    key: str | None
+    value: str
+    truncated: int | None = None
 
 
 def examples(section):

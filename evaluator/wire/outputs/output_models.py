@@ -184,18 +184,3 @@ class DeadLetterHeaders(OutputModel):
     key_truncated: Annotated[str, Field(pattern="^[0-9]+$")] | None = Field(
         default=None, description="Original number of bytes of a truncated or omitted key."
     )
-
-
-class DeadLetterRow(OutputModel):
-    """A row of dead-letters.ndjson."""
-
-    topic: str
-    partition: Count
-    offset: Count
-    reason: Reason
-    detail: str
-    key: str | None = Field(description="In base64.")
-    value: str = Field(description="In base64.")
-    truncated: Count | None = Field(
-        default=None, description="Original number of bytes of a truncated value."
-    )
