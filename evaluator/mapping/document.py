@@ -44,19 +44,8 @@ _SCHEMAS: Final[Mapping[str, Sequence[tuple[str, ...]]]] = {
 """Further members that formats need: one of these lists."""
 MAX_DESCRIPTOR_BYTES: Final = 16 << 20
 
-_OF_TABLE: Final = (
-    *(
-        "topic",
-        "format",
-        "registry",
-        "descriptor_set",
-        "message",
-        "envelope",
-        "where",
-        "present",
-        "rows",
-        "function",
-    ),
+_OF_TABLE: Final = tuple(
+    "topic format registry descriptor_set message envelope where present rows function".split()
 )
 
 _PLACES: Final = frozenset({"topic", "registry", "descriptor_set"})
@@ -238,8 +227,8 @@ class _Reader:
 
     def _format(self, table: dict[str, Any], log: Log) -> dict[str, Any]:
         """The format, and where its schemas are."""
-        form, accepted = self._choice(table, "format", FORMATS, log), [tuple[str, ...]()]
-        accepted = list(_SCHEMAS.get(form, accepted))
+        form = self._choice(table, "format", FORMATS, log)
+        accepted = _SCHEMAS.get(form, [()])
         given = tuple(name for name in ("registry", "descriptor_set", "message") if name in table)
         if given not in accepted:
             beside = f"is {form} beside {' and '.join(given) or 'no schema'}"
