@@ -81,7 +81,7 @@ def _members(attributes: Iterable[bytes], depth: int = 0) -> dict[str, Any]:
         key, value = "", None
         for number, kind, raw in _fields(attribute):
             if number == 1 and kind == _BYTES:
-                key = _text(raw)
+                key = raw.decode()
             elif number == 2 and kind == _BYTES:
                 value = raw if value is None else value + raw
         found[key] = None if value is None else _plain(value, depth)
@@ -96,7 +96,7 @@ def _plain(value: bytes, depth: int = 0) -> Any:
             found = found + raw if number == last and number in {_ARRAY, _LIST} else raw
             last = number
     if last not in {_ARRAY, _LIST}:
-        return _SCALARS[last](found)
+        return _SCALARS[last](found) if last in _SCALARS else None
     if depth == MAX_DEPTH:
         raise ValueError(f"attributes are nested more than {MAX_DEPTH} deep")
     parts = _parts(found or b"", 1)
@@ -144,10 +144,6 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     raise ValueError("a number does not end")
 
 
-def _text(raw: bytes) -> str:
-    return raw.decode()
-
-
 def _whole(raw: bytes) -> int:
     return int.from_bytes(raw, "little")
 
@@ -175,23 +171,17 @@ def _double(raw: bytes) -> float:
 
 
 def _status(raw: bytes) -> dict[str, Any]:
-    found = _message(raw, {(2, _BYTES): ("message", _text), (3, _VARINT): ("code", _int32)})
+    found = _message(raw, {(2, _BYTES): ("message", bytes.decode), (3, _VARINT): ("code", _int32)})
     return {name: each for name, each in found.items() if each}
-
-
-def _nothing(_: Any) -> None:
-    return None
 
 
 _ARRAY, _LIST = 5, 6
 _VALUES: Final = {1: _BYTES, 2: _VARINT, 3: _VARINT, 4: _FIXED64, 5: _BYTES, 6: _BYTES, 7: _BYTES}
 _SCALARS: Final[Mapping[int, Callable[[Any], Any]]] = {
-    0: _nothing,
-    1: _text,
+    1: bytes.decode,
     2: bool,
     3: _signed,
     4: _double,
-    7: _nothing,
 }
 _MERGED: Final = (_plain, _status)
 
@@ -200,9 +190,9 @@ Members = Mapping[tuple[int, int], tuple[str, Callable[[Any], Any]]]
 _SPAN: Final[Members] = {
     (1, _BYTES): ("traceId", bytes.hex),
     (2, _BYTES): ("spanId", bytes.hex),
-    (3, _BYTES): ("traceState", _text),
+    (3, _BYTES): ("traceState", bytes.decode),
     (4, _BYTES): ("parentSpanId", bytes.hex),
-    (5, _BYTES): ("name", _text),
+    (5, _BYTES): ("name", bytes.decode),
     (6, _VARINT): ("kind", _int32),
     (7, _FIXED64): ("startTimeUnixNano", _decimal),
     (8, _FIXED64): ("endTimeUnixNano", _decimal),
@@ -215,12 +205,12 @@ _SPAN: Final[Members] = {
 _LOG_RECORD: Final[Members] = {
     (1, _FIXED64): ("timeUnixNano", _decimal),
     (2, _VARINT): ("severityNumber", _int32),
-    (3, _BYTES): ("severityText", _text),
+    (3, _BYTES): ("severityText", bytes.decode),
     (5, _BYTES): ("body", _plain),
     (7, _VARINT): ("droppedAttributesCount", _uint32),
     (8, _FIXED32): ("flags", _whole),
     (9, _BYTES): ("traceId", bytes.hex),
     (10, _BYTES): ("spanId", bytes.hex),
     (11, _FIXED64): ("observedTimeUnixNano", _decimal),
-    (12, _BYTES): ("eventName", _text),
+    (12, _BYTES): ("eventName", bytes.decode),
 }
