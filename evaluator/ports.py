@@ -76,6 +76,14 @@ class ResultsUnusable(RequestRefused):
     """The results cannot be written."""
 
 
+class Finding(NamedTuple):
+    """The result of a check: its severity, its text, and the action (empty if there is none)."""
+
+    severity: Literal["ok", "warning", "error"]
+    what: str
+    what_to_do: str = ""
+
+
 TOO_MANY_FILES: Final = "too many open files"
 MORE_FILES: Final = (
     "Raise the limit of open files of this process (`ulimit -Hn`, LimitNOFILE of systemd) to 4096 "

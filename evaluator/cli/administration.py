@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from evaluator.adapters.kafka import (
     Connection,
-    Finding,
     TopicPlan,
     acl_commands,
     create_topics,
@@ -28,7 +27,7 @@ from evaluator.adapters.rocksdb.directory import is_in_use
 from evaluator.cli.exits import FOUND, INPUT_UNUSABLE, UsageError
 from evaluator.cli.wiring import connection_of, group_of, needed_input_ms, topic_names
 from evaluator.config import Settings
-from evaluator.ports import SourceUnavailable, SourceUnusable
+from evaluator.ports import Finding, SourceUnavailable, SourceUnusable
 from evaluator.tables import format_table
 from evaluator.wire.outputs.schemas import schemas
 from evaluator.wire.state.snapshots import SnapshotFailed
@@ -85,9 +84,7 @@ async def _mapping_findings(source: str, settings: Settings) -> list[Finding]:
         report = await sampled(source, settings, CHECK_SAMPLE, show=lambda _: None)
     except (SourceUnusable, SourceUnavailable) as error:
         return [Finding("error", f"The inputs cannot be sampled: {error}", "See above.")]
-    findings = [Finding(*report.verdict())]
-    findings += [Finding(*each[1:]) for each in report.comparisons]
-    findings += [Finding(*each) for each in report.faults()]
+    findings = [report.verdict(), *report.comparisons, *report.faults()]
     for sample in report.logs.values():
         if sample.n_refused or (sample.n_records and not sample.n_messages):
             what = f"Of {sample.n_records} sampled records of {sample.placement.topic} "

@@ -68,7 +68,7 @@ async def sampled(place: str, settings: Settings, most: int, *, show: Show) -> S
     answers = {} if schemas is None else schemas.answers
     report = SampleReport(mapping.logs, names, partitioners, answers)
     if schemas is not None:
-        report.comparisons = await comparisons_of(settings)
+        report.comparisons = [finding for _, finding in await comparisons_of(settings)]
     try:
         n_partitions = await source.open()
         for log in LOGS:

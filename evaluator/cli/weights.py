@@ -7,13 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from evaluator.adapters.kafka import (
-    Connection,
-    Finding,
-    leader_fenced,
-    read_weights,
-    write_to_weights,
-)
+from evaluator.adapters.kafka import Connection, leader_fenced, read_weights, write_to_weights
 from evaluator.cli.arguments import MOST_SHOWN
 from evaluator.cli.exits import UsageError
 from evaluator.cli.leader import transforms_of
@@ -21,7 +15,7 @@ from evaluator.cli.wiring import connection_of, readable, warn
 from evaluator.config import Settings
 from evaluator.core.learning.transforms import loaded, of_features
 from evaluator.core.online.events import LIVE, Command
-from evaluator.ports import Fenced, SourceUnavailable, SourceUnusable
+from evaluator.ports import Fenced, Finding, SourceUnavailable, SourceUnusable
 from evaluator.tables import format_table, printable, utc_time
 from evaluator.wire.records import OutputRecord
 from evaluator.wire.weights.leader_state import (

@@ -34,12 +34,11 @@ from evaluator.exposition.label_limits import (
     series_beside,
     series_of_block,
 )
-from evaluator.ports import Partition, Prepare
+from evaluator.ports import Finding, Partition, Prepare
 
 if TYPE_CHECKING:
     from evaluator.adapters.registry.client import SchemaRegistry
     from evaluator.mapping.document import MappingDocument
-    from evaluator.mapping.latest import Comparison
     from evaluator.mapping.schemas import Schemas
     from evaluator.mapping.stage import Stage
 
@@ -153,8 +152,8 @@ def schema_registry_of(settings: Settings) -> "SchemaRegistry | None":
     )
 
 
-async def comparisons_of(settings: Settings) -> "list[Comparison]":
-    """The latest schemas of the inputs, compared with the mapping."""
+async def comparisons_of(settings: Settings) -> list[tuple[str, Finding]]:
+    """The latest schema of each subject of the inputs, compared with the mapping."""
     mapping, registry = mapping_of(settings), schema_registry_of(settings)
     if mapping is None or registry is None:
         return []

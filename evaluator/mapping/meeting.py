@@ -2,9 +2,11 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Final, Literal, NamedTuple
+from typing import Final
 
 from msgspec import Struct, field
+
+from evaluator.ports import Finding
 
 Partitioners = Mapping[str, Callable[[bytes, int], int]]
 """The partition of a key and a partition count, by the name of the partitioner."""
@@ -15,14 +17,6 @@ REMEDY: Final = (
     "Key both topics by the source of trace_id, with one partitioner and one partition count, or "
     f"copy them with {COPY}."
 )
-
-
-class SampleFinding(NamedTuple):
-    """A finding of a sample, and its remedy."""
-
-    severity: Literal["ok", "warning", "error"]
-    what: str
-    what_to_do: str = ""
 
 
 class Placement(Struct):
@@ -69,22 +63,22 @@ class Placement(Struct):
         )
 
 
-def meeting(rankings: Placement, judgments: Placement) -> SampleFinding:
+def meeting(rankings: Placement, judgments: Placement) -> Finding:
     """Whether the two sides of a trace meet in one partition."""
     if rankings.topic == judgments.topic:
         what = f"{rankings.topic} has rankings and judgments, and a worker reads two topics."
-        return SampleFinding("warning", what, f"Copy them with {COPY}: then all traces meet.")
+        return Finding("warning", what, f"Copy them with {COPY}: then all traces meet.")
     both, counts = (rankings, judgments), {rankings.n_partitions, judgments.n_partitions}
     known = f"{rankings}; {judgments}"
     if len(counts) > 1:
         what = f"{rankings.topic} has {rankings.n_partitions} partitions and {judgments.topic} "
-        return SampleFinding("error", f"{what}has {judgments.n_partitions}.", REMEDY)
+        return Finding("error", f"{what}has {judgments.n_partitions}.", REMEDY)
     if counts == {1}:
-        return SampleFinding("ok", "Both topics have one partition, so all traces meet.")
+        return Finding("ok", "Both topics have one partition, so all traces meet.")
     traces = rankings.partitions.keys() & judgments.partitions.keys()
     apart = sum(rankings.partitions[each] != judgments.partitions[each] for each in traces)
     if apart:
-        return SampleFinding(
+        return Finding(
             "error",
             f"{apart} of {len(traces)} traces are in partitions of different numbers, so their "
             f"judgments never meet their rankings: {known}.",
@@ -92,15 +86,13 @@ def meeting(rankings: Placement, judgments: Placement) -> SampleFinding:
         )
     if traces:
         what = f"All {len(traces)} traces that this sample has of both topics meet: {known}."
-        return SampleFinding("ok", what)
+        return Finding("ok", what)
     keyed = all(each.n_keyed == each.n_messages > 0 for each in both)
     if keyed and (same := rankings.partitioners & judgments.partitioners):
         what = f"Both topics are keyed by trace_id, with the partitioner {' or '.join(same)}."
-        return SampleFinding("ok", what)
+        return Finding("ok", what)
     if not all(each.n_messages for each in both):
         what = f"It is unknown whether traces meet: {known}."
-        return SampleFinding("warning", what, "Correct the mapping first.")
+        return Finding("warning", what, "Correct the mapping first.")
     what = f"No trace of this sample has both rankings and judgments: {known}."
-    return SampleFinding(
-        "warning", what, f"Take a larger sample with `evaluator mapping try`. {REMEDY}"
-    )
+    return Finding("warning", what, f"Take a larger sample with `evaluator mapping try`. {REMEDY}")

@@ -8,13 +8,13 @@ import msgspec
 from msgspec import Struct, field
 
 from evaluator.core.types.records import LOGS, Log
-from evaluator.mapping.latest import Comparison
 from evaluator.mapping.log_mapping import LogMapping
-from evaluator.mapping.meeting import Partitioners, Placement, SampleFinding, meeting
+from evaluator.mapping.meeting import Partitioners, Placement, meeting
 from evaluator.mapping.messages import WRITTEN_NAMES, messages_of
 from evaluator.mapping.outcomes import LeftOut, kind_of
 from evaluator.mapping.record import Record
 from evaluator.mapping.schemas import Answer
+from evaluator.ports import Finding
 from evaluator.tables import printable, utc_time
 from evaluator.wire.messages.malformed import Malformed
 from evaluator.wire.messages.models import Judgment, Ranking
@@ -101,7 +101,7 @@ class SampleReport:
     ) -> None:
         self._maps = {log: messages_of(mapping, answers) for log, mapping in mappings.items()}
         self._partitioners = partitioners
-        self.comparisons: Sequence[Comparison] = ()
+        self.comparisons: Sequence[Finding] = ()
         self.logs = {log: LogSample(Placement(topics[log])) for log in LOGS}
         for log, mapping in mappings.items():
             self.logs[log].missing = _optional(mapping)
@@ -175,10 +175,8 @@ class SampleReport:
         verdict = self.verdict()
         if self._partitioners or verdict.severity == "error":
             yield " ".join(filter(None, verdict[1:]))
-        for fault in self.faults():
-            yield printable(f"{fault.what} {fault.what_to_do}")
-        for each in self.comparisons:
-            yield printable(" ".join(filter(None, (each.what, each.what_to_do))))
+        for each in (*self.faults(), *self.comparisons):
+            yield printable(" ".join(filter(None, each[1:])))
 
     @staticmethod
     def _hints(sample: LogSample) -> Iterator[str]:
@@ -221,7 +219,7 @@ class SampleReport:
         n_met = sum(judgments.queries[query] for query in met)
         return n_met, len(pairs), len(pairs & rankings.pairs)
 
-    def faults(self) -> Iterator[SampleFinding]:
+    def faults(self) -> Iterator[Finding]:
         """Defects that make a mapping useless although its messages are valid."""
         rankings, judgments = (self.logs[log] for log in LOGS)
         for log, sample in self.logs.items():
@@ -230,27 +228,25 @@ class SampleReport:
                 what = (
                     f"{n} timestamps of {sample.placement.topic} are {_UNITS[unit]}, most likely."
                 )
-                yield SampleFinding(
-                    "error", what, f'Set unit = "{unit}" for timestamp_ms of [{log}].'
-                )
+                yield Finding("error", what, f'Set unit = "{unit}" for timestamp_ms of [{log}].')
         n_met, n_pairs, n_listed = self._met()
         sides = rankings.placement.partitions.keys() & judgments.placement.partitions.keys()
         if len(sides) >= ENOUGH and not n_met:
             what = f"{len(sides)} traces have rankings and judgments, and none the same node_id."
-            yield SampleFinding("error", what, "Map node_id of both topics to the same text.")
+            yield Finding("error", what, "Map node_id of both topics to the same text.")
         if n_pairs >= ENOUGH and not n_listed:
             what = f"None of {n_pairs} judged candidates is in its ranking."
-            yield SampleFinding("error", what, "Map candidate_id of both topics to the same text.")
+            yield Finding("error", what, "Map candidate_id of both topics to the same text.")
 
-    def verdict(self) -> SampleFinding:
+    def verdict(self) -> Finding:
         """Whether rankings and judgments meet."""
         return meeting(*(self.logs[log].placement for log in LOGS))
 
     @property
     def failed(self) -> bool:
         """Whether a record is refused, a topic gives no message, or both sides do not fit."""
-        severities = [each.severity for each in (*self.faults(), self.verdict())]
-        has_unfit = "error" in (*severities, *(each.severity for each in self.comparisons))
+        findings = (*self.faults(), self.verdict(), *self.comparisons)
+        has_unfit = any(each.severity == "error" for each in findings)
         samples = [self.logs[log] for log in self._maps]
         return has_unfit or any(each.n_refused or not each.n_messages for each in samples)
 

@@ -8,12 +8,13 @@ from threading import Event
 import pytest
 
 from evaluator.adapters.files.snapshots import SnapshotFolder
-from evaluator.adapters.kafka import Finding, TopicPlan
+from evaluator.adapters.kafka import TopicPlan
 from evaluator.adapters.rocksdb import RocksStateDirectory
 from evaluator.adapters.rocksdb.directory import is_in_use
 from evaluator.cli import administration, main
 from evaluator.cli.wiring import connection_of
 from evaluator.config import Settings
+from evaluator.ports import Finding
 from tests.tidy.tree import ROOT
 
 SOURCE = "--source=kafka://localhost:9092"

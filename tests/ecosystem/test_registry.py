@@ -21,7 +21,11 @@ async def test_latest_schemas_are_compared_with_a_mapping(registry):
     text = MAPPING.format(prefix="", format="avro", url=registry.url)
     mappings = read_document(text, "m.toml").logs.values()
     names = {"rankings": "compared-serps", "judgments": "compared-clicks"}
-    compared = lambda: comparisons(SchemaRegistry(registry.url), mappings, names)  # noqa: E731
+
+    async def compared():
+        found = await comparisons(SchemaRegistry(registry.url), mappings, names)
+        return [finding for _, finding in found]
+
     assert [each.severity for each in await compared()] == ["ok", "ok"]
     assert "has no subject compared-serps-value" in (await compared())[0].what
     registry.register("compared-serps-value", json.dumps(SERP))

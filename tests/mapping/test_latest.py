@@ -30,7 +30,7 @@ async def compared(fake, form="avro", old="", new=""):
     mappings = read_document(text.replace(old, new), "m.toml").logs.values()
     registry = SchemaRegistry(fake.url, decodes_protobuf=form == "protobuf")
     found = await comparisons(registry, mappings, TOPICS)
-    return {each.subject: (each.severity, each.what) for each in found}
+    return {subject: (each.severity, each.what) for subject, each in found}
 
 
 def register(fake, topic, schema):

@@ -5,7 +5,6 @@ from evaluator.adapters.kafka.administration import acl_commands as acl_commands
 from evaluator.adapters.kafka.administration import create_topics as create_topics
 from evaluator.adapters.kafka.administration import plan_topics as plan_topics
 from evaluator.adapters.kafka.administration import rights_to_run as rights_to_run
-from evaluator.adapters.kafka.checks import Finding as Finding
 from evaluator.adapters.kafka.checks import InputRetention as InputRetention
 from evaluator.adapters.kafka.checks import inspect as inspect
 from evaluator.adapters.kafka.clients import group_members as group_members

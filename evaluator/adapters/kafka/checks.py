@@ -3,11 +3,10 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import Final, Literal
+from typing import Final
 
 import structlog
 from aiokafka import TopicPartition
-from msgspec import Struct
 from msgspec.structs import replace
 
 from evaluator.adapters.kafka.administration import (
@@ -30,7 +29,7 @@ from evaluator.adapters.kafka.administration import (
 from evaluator.adapters.kafka.clients import input_topics, requests
 from evaluator.adapters.kafka.connection import Connection, parse_addresses, probe
 from evaluator.core.types.records import LOGS, Log
-from evaluator.ports import SourceUnavailable, SourceUnusable
+from evaluator.ports import Finding, SourceUnavailable, SourceUnusable
 from evaluator.waiting import is_set_within
 from evaluator.wire.outputs.sizes import OVERSIZE_OUTPUT, ROOM_BYTES
 from evaluator.wire.records import CHECKPOINTS, LEADER_OUTPUTS, WRITTEN
@@ -40,7 +39,6 @@ RETENTION_RETRY_SECONDS: Final = 5.0
 UNKNOWN: Final = -1
 
 log = structlog.get_logger()
-Severity = Literal["ok", "warning", "error"]
 Settings = Mapping[str, str]
 
 LOG_APPEND_TIME: Final = "LogAppendTime"
@@ -49,14 +47,6 @@ LOG_APPEND_TIME_MEANS: Final = (
     "gets the time of its arrival, that of an outage included, and one with timestamp_ms is "
     "malformed (`future`) where that is ahead of its arrival by more than max_future_skew_ms."
 )
-
-
-class Finding(Struct, frozen=True):
-    """The result of one check: its severity, its text, and the action (empty if ok)."""
-
-    severity: Severity
-    what: str
-    what_to_do: str = ""
 
 
 async def inspect(

@@ -5,12 +5,11 @@ from collections.abc import Iterator
 from aiokafka import TopicPartition
 
 from evaluator.adapters.kafka.assignment import require_alike
-from evaluator.adapters.kafka.checks import Finding
 from evaluator.adapters.kafka.clients import input_topics, requests
 from evaluator.adapters.kafka.connection import Connection
 from evaluator.adapters.kafka.membership import GroupSettings
 from evaluator.adapters.kafka.topic_reads import read_checkpoints
-from evaluator.ports import SourceUnavailable, SourceUnusable
+from evaluator.ports import Finding, SourceUnavailable, SourceUnusable
 from evaluator.wire.records import CHECKPOINTS
 from evaluator.wire.state.checkpoint import checkpoint_key
 
