@@ -36,13 +36,10 @@ class Part(NamedTuple):
     oneof: int = 0
 
 
-class _Struct(ctypes.Structure):
-    """`struct texts`."""
-
-    _fields_ = tuple(
-        (name, ctypes.c_int64)  # also addresses
-        for name in "types parts names root is_protobuf to end starts sizes slots elements".split()
-    )
+_Struct: Final = library.struct_of(
+    *"*types *parts *names root is_protobuf *to *end *starts *sizes *slots n_elements".split()
+)
+"""`struct texts`."""
 
 
 class Tables:

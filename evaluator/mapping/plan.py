@@ -53,17 +53,11 @@ class _Node(Struct):
     row_slot: int = 0
 
 
-class _Struct(ctypes.Structure):
-    """`struct mapping`."""
-
-    _fields_ = tuple(
-        [(name, ctypes.c_void_p) for name in ("nodes", "members", "paths", "choices", "texts")]
-        + [(name, ctypes.c_int64) for name in ("n_members", "n_slots", "n_row_slots")]
-        + [(name, ctypes.c_void_p) for name in ("slots", "rows", "keys", "key_starts")]
-        + [(name, ctypes.c_void_p) for name in ("key_sizes", "times_ms", "to", "end")]
-        + [(name, ctypes.c_void_p) for name in ("starts", "sizes")]
-        + [(name, ctypes.c_int64) for name in ("at", "n_rows", "n_cleared")]
-    )
+_Struct: Final = library.struct_of(
+    *"*nodes *members *paths *choices *texts n_members n_slots n_row_slots *slots *rows".split(),
+    *"*keys *key_starts *key_sizes *times_ms *to *end *starts *sizes at n_rows n_cleared".split(),
+)
+"""`struct mapping`."""
 
 
 def plan_of(mapping: LogMapping) -> "Plan | None":

@@ -72,6 +72,13 @@ BUILT: Final = load()
 """The compiled decoder, if it was built."""
 
 
+def struct_of(*members: str) -> Any:
+    """The type of structs with these members: an address after a star, or a number of 64 bits."""
+    kinds = (ctypes.c_int64, ctypes.c_void_p)
+    fields = [(each.removeprefix("*"), kinds[each[0] == "*"]) for each in members]
+    return type("Struct", (ctypes.Structure,), {"_fields_": fields})
+
+
 class MessageTexts:
     """Messages where the decoder reads them; one that it must not read has no bytes.
 
@@ -108,13 +115,8 @@ _KEPT_NAME_BYTES: Final = 4 << 20
 _MIN_PLACES: Final = 1 << 10
 
 
-class _NamesStruct(ctypes.Structure):
-    """`struct names`."""
-
-    _fields_ = tuple(
-        [(name, ctypes.c_int64) for name in ("n", "size", "seed", "mask", "row")]
-        + [(name, ctypes.c_void_p) for name in ("text", "all", "table")]
-    )
+_NamesStruct: Final = struct_of(*"n size seed mask row *text *all *table".split())
+"""`struct names`."""
 
 
 class NumberedNames:
@@ -125,7 +127,7 @@ class NumberedNames:
     """
 
     def __init__(self, value_of: Callable[[str], Any] = str) -> None:
-        self.struct: Any = _NamesStruct(seed=_SEED)
+        self.struct = _NamesStruct(seed=_SEED)
         self.values: Values = Values()
         self._value_of = value_of
         self._n_bytes_read = 0
@@ -194,12 +196,12 @@ class Arrays:
             {name: np.dtype(kind) for name, kind in (each.split(":") for each in members.split())}
             for members in (rows, items)
         )
-        pointers = [*self._of_rows, *self._of_items, text]
-        fields: list[tuple[str, Any]] = [(f"names{n}", ctypes.c_void_p) for n in range(len(names))]
-        fields += [(name, ctypes.c_int64) for name in self._counts]
-        fields += [(name, ctypes.c_void_p) for name in pointers]
         structs = [ctypes.addressof(each.struct) for each in names]
-        self._struct: Any = type("Struct", (ctypes.Structure,), {"_fields_": fields})(*structs)
+        self._struct = struct_of(
+            *(f"*names{n}" for n in range(len(names))),
+            *self._counts,
+            *(f"*{name}" for name in (*self._of_rows, *self._of_items, text)),
+        )(*structs)
         self._arrays: dict[str, NDArray[Any]] = {}
         self._n_rows = self._n_bytes = 0
 

@@ -85,13 +85,8 @@ _SIZES: Final = ("keys_size", "values_size", "headers_size")
 _COUNTS: Final = ("n_rows", *_SIZES, "at", "next_offset", "stop")
 
 
-class _Struct(ctypes.Structure):
-    """`struct record_sets`."""
-
-    _fields_ = tuple(
-        [(name, ctypes.c_int64) for name in _COUNTS]
-        + [(name, ctypes.c_void_p) for name in (*_ROWS, *_TEXTS)]
-    )
+_Struct: Final = library.struct_of(*_COUNTS, *(f"*{name}" for name in (*_ROWS, *_TEXTS)))
+"""`struct record_sets`."""
 
 
 class _Room(NamedTuple):
