@@ -83,15 +83,13 @@ class _Record(_Query):
     graphs: list[_Graph] = []
 
 
-_read: Final[Reader[_Record]] = Reader(
-    _Record, SettledUnreadable, _CANNOT, max_bytes=MAX_SETTLED_BYTES
-)
-_read_query: Final[Reader[_Query]] = Reader(
-    _Query, SettledUnreadable, _CANNOT, max_bytes=MAX_SETTLED_BYTES
-)
-_read_position: Final[Reader[_OrderPosition]] = Reader(
-    _OrderPosition, SettledUnreadable, _CANNOT, max_bytes=MAX_SETTLED_BYTES
-)
+def _reader(kind: Any) -> Reader[Any]:
+    return Reader(kind, SettledUnreadable, _CANNOT, max_bytes=MAX_SETTLED_BYTES)
+
+
+_read: Final[Reader[_Record]] = _reader(_Record)
+_read_query: Final[Reader[_Query]] = _reader(_Query)
+_read_position: Final[Reader[_OrderPosition]] = _reader(_OrderPosition)
 
 
 def order_position_of(value: bytes) -> tuple[int, str, str] | None:
@@ -114,8 +112,7 @@ def decode_settled(
     Raises SettledUnreadable, also if it is not of *task*.
     """
     record = _decoded(value)
-    if reason := _reason(record, task):
-        raise SettledUnreadable(reason)
+    _require_usable(record, task)
     canonical = measures.canonical
     names = {name: canonical[column] for name, column in measures.columns.items()}
     units = {
@@ -171,7 +168,7 @@ class WatchedReader:
         values: Any = msgspec.defstruct("_Rankers", fields)
         member: Any = ("values", values, msgspec.field(default_factory=values))
         kind: Any = msgspec.defstruct("_Watched", [member], bases=(_Query,))
-        self._read = Reader[Any](kind, SettledUnreadable, _CANNOT, max_bytes=MAX_SETTLED_BYTES)
+        self._read = _reader(kind)
         spelled = [
             (ranker, [(n, name) for n, (name, of) in enumerate(watched.items()) if of == measure])
             for ranker, measure in columns
@@ -212,7 +209,9 @@ class WatchedReader:
         records, kept = list[Any](), list[int]()
         for value, offset in zip(values, offsets.tolist(), strict=True):
             try:
-                records.append(self._one(value or b"", task))
+                record = self._read(value or b"")
+                _require_usable(record, task)
+                records.append(record)
                 kept.append(offset)
             except SettledUnreadable as error:
                 refused.append((offset, error))
@@ -225,12 +224,6 @@ class WatchedReader:
             (row, of.watermark_ms) for row, of in enumerate(records) if of.watermark_ms is not None
         ]
         return WatchedQueries.of(records, np.array(kept), *columns), watermark_rows
-
-    def _one(self, value: bytes, task: int | None) -> Any:
-        record = self._read(value)
-        if reason := _reason(record, task):
-            raise SettledUnreadable(reason)
-        return record
 
 
 def watched_of(
@@ -252,13 +245,12 @@ def watched_of(
     return found
 
 
-def _reason(record: _Query, task: int | None) -> str:
-    """The reason why a record is not accepted, or ""."""
+def _require_usable(record: _Query, task: int | None) -> None:
+    """Raises SettledUnreadable for a record without its time, or of another task than *task*."""
     if record.settled_time_ms < 0 and record.watermark_ms is None:
-        return "a record of settled has neither settled_time_ms nor watermark_ms"
+        raise SettledUnreadable("a record of settled has neither settled_time_ms nor watermark_ms")
     if task is not None and record.task != task:
-        return f"a record of task {record.task} in partition {task}"
-    return ""
+        raise SettledUnreadable(f"a record of task {record.task} in partition {task}")
 
 
 def _query(
