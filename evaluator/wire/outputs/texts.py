@@ -3,7 +3,7 @@ of Python per value.
 """
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain, compress, count, filterfalse
 from operator import add
 from typing import Any, Final
@@ -25,11 +25,6 @@ _NEWLINE: Final = ord("\n")
 
 _encode = msgspec.json.Encoder().encode
 _encode_lines = msgspec.json.Encoder().encode_lines
-
-
-def strings(values: Iterable[object]) -> Texts:
-    """The JSON text of each string, or of each JSON value."""
-    return Texts(_encode_lines(values))
 
 
 def strings_of(rows: TextRows) -> list[Names]:
@@ -102,7 +97,7 @@ def _floats(values: FloatArray) -> Texts:
     numbers: list[float | None] = values.tolist()
     for index in np.flatnonzero(np.isnan(values)).tolist():
         numbers[index] = None
-    return strings(numbers)
+    return Texts(_encode_lines(numbers))
 
 
 def tops(ids: DictionaryColumn, scores: FloatArray, n: int, n_lists: int) -> Members:
