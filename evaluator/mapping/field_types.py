@@ -1,6 +1,6 @@
 """Types of the Protobuf fields that paths name, and their check against a mapping."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from google.protobuf import wrappers_pb2
@@ -8,7 +8,7 @@ from google.protobuf.descriptor_pb2 import FeatureSet, FieldDescriptorProto
 
 from evaluator.mapping.fitting import Type, misfit, refusal
 from evaluator.mapping.log_mapping import LogMapping, Member
-from evaluator.mapping.paths import Path, Step, written
+from evaluator.mapping.paths import Step, written
 from evaluator.mapping.schemas import SchemaUnusable
 
 Messages = Mapping[str, tuple[Any, Any]]
@@ -27,8 +27,7 @@ def require_types(mapping: LogMapping, root: str, messages: Messages) -> None:
     """
     of = _Fields(root, messages)
     before: tuple[Step, ...] = ("after",) if mapping.envelope == "debezium" else ()
-    for member, path in _in_value(mapping.of_record()):
-        of.require(member, path, before, is_array=False)
+    of.require(mapping.of_record(), before, is_array=False)
     rows = before
     if mapping.each is not None:
         kind, is_array = of.found((*before, *mapping.each.steps))
@@ -37,8 +36,7 @@ def require_types(mapping: LogMapping, root: str, messages: Messages) -> None:
         if not is_array:
             raise SchemaUnusable(f"rows.each: {mapping.each.text} is {kind}; needed: repeated")
         rows = (*before, *mapping.each.steps, 0)
-    for member, path in _in_value(mapping.of_rows()):
-        of.require(member, path, rows, is_array=mapping.each is None)
+    of.require(mapping.of_rows(), rows, is_array=mapping.each is None)
 
 
 def unfit(mapping: LogMapping, root: str, messages: Messages) -> str | None:
@@ -53,10 +51,6 @@ def unfit(mapping: LogMapping, root: str, messages: Messages) -> str | None:
         return ((of.plain(kind), is_array),)
 
     return misfit(mapping, types_at)
-
-
-def _in_value(members: Sequence[Member]) -> Iterator[tuple[Member, Path]]:
-    return ((each, path) for each in members for path in each.paths if path.part == "value")
 
 
 class _Fields:
@@ -91,15 +85,15 @@ class _Fields:
             return _name(self._messages[kind][0].field[0])
         return kind.removeprefix(".")
 
-    def require(
-        self, member: Member, path: Path, before: Sequence[Step], *, is_array: bool
-    ) -> None:
-        """Refuses a path of a member. Raises SchemaUnusable."""
-        kind, found_array = self.found((*before, *path.steps))
-        found = self.plain(kind), found_array
-        why = refusal(member, path, found, is_array=is_array, named=kind)
-        if why is not None:
-            raise SchemaUnusable(why)
+    def require(self, members: Sequence[Member], before: Sequence[Step], *, is_array: bool) -> None:
+        """Refuses a path of these members. Raises SchemaUnusable."""
+        for member, path in ((each, path) for each in members for path in each.paths):
+            if path.part == "value":
+                kind, found_array = self.found((*before, *path.steps))
+                found = self.plain(kind), found_array
+                why = refusal(member, path, found, is_array=is_array, named=kind)
+                if why is not None:
+                    raise SchemaUnusable(why)
 
 
 def _name(field: Any) -> str:
