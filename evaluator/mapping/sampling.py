@@ -17,7 +17,7 @@ from evaluator.mapping.schemas import Answer
 from evaluator.ports import Finding
 from evaluator.tables import printable, utc_time
 from evaluator.wire.messages.malformed import Malformed
-from evaluator.wire.messages.models import Judgment, Ranking
+from evaluator.wire.messages.models import Judgment, Message, Ranking
 from evaluator.wire.messages.strict import read_message
 
 MOST_REASONS: Final = 10
@@ -115,9 +115,9 @@ class SampleReport:
         sample.n_records += 1
         outcome = self._maps[log](record) if log in self._maps else [record.value]
         if isinstance(outcome, list):
-            outcome = next(
-                filter(None, (self._malformed(log, value) for value in outcome)), outcome
-            )
+            model: type[Message] = Ranking if log == "rankings" else Judgment
+            read = (read_message(value, model) for value in outcome)
+            outcome = next((each for each in read if isinstance(each, Malformed)), outcome)
         if isinstance(outcome, LeftOut):
             sample.n_left_out += 1
             sample.note(f"left out  {outcome.why}", place)
@@ -134,11 +134,6 @@ class SampleReport:
                 trace_id, key = message["trace_id"], record.key
                 sample.placement.add(trace_id, partition, key, self._partitioners)
                 yield printable(f"{place}  message   {value.decode()}")
-
-    @staticmethod
-    def _malformed(log: Log, value: bytes) -> Malformed | None:
-        message = read_message(value, Ranking if log == "rankings" else Judgment)
-        return message if isinstance(message, Malformed) else None
 
     @staticmethod
     def _count(sample: LogSample, message: dict[str, Any]) -> None:
