@@ -32,11 +32,9 @@ def event_record(event: SeriesEvent) -> OutputRecord:
         "event": event.name,
         "series": event.series._asdict(),
         "time_ms": event.time_ms,
-        "onset_ms": None if alarm is None else alarm.onset_ms,
-        "since_ms": None if alarm is None else alarm.since_ms,
-        "window_hours": None if alarm is None else alarm.window_hours,
     }
-    for name in ("drop", "observed", "expected", "se", "evidence", "queries"):
+    figures = "onset_ms since_ms window_hours drop observed expected se evidence queries"
+    for name in figures.split():
         document[name] = None if alarm is None else getattr(alarm, name)
     carried = () if alarm is None else alarm.carried_by
     document["carried_by"] = [carrier._asdict() for carrier in carried]
@@ -108,8 +106,7 @@ class EventRecord(msgspec.Struct):
     @property
     def name(self) -> SeriesName:
         """The series; labels that are missing are empty."""
-        labels: dict[str, Any] = {each: self.series.get(each, "") for each in SeriesName._fields}
-        return SeriesName(**labels)
+        return SeriesName._make(self.series.get(each, "") for each in SeriesName._fields)
 
     @property
     def alarm(self) -> Alarm | None:
