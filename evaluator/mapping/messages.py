@@ -27,9 +27,8 @@ from evaluator.mapping.members import (
 )
 from evaluator.mapping.otlp import MAX_ITEMS, items_of
 from evaluator.mapping.otlp_wire import is_wire
-from evaluator.mapping.outcomes import LeftOut, Outcome, bounded, joined
 from evaluator.mapping.paths import shown
-from evaluator.mapping.record import Record
+from evaluator.mapping.record import LeftOut, Outcome, Record, bounded, joined
 from evaluator.mapping.schemas import Answer
 from evaluator.wire.messages.limits import SCHEMA_VERSION
 from evaluator.wire.messages.malformed import Malformed

@@ -11,8 +11,7 @@ from evaluator.core.types.records import LOGS, Log
 from evaluator.mapping.log_mapping import LogMapping
 from evaluator.mapping.meeting import Partitioners, Placement, meeting
 from evaluator.mapping.messages import WRITTEN_NAMES, messages_of
-from evaluator.mapping.outcomes import LeftOut, kind_of
-from evaluator.mapping.record import Record
+from evaluator.mapping.record import LeftOut, Record, kind_of
 from evaluator.mapping.schemas import Answer
 from evaluator.ports import Finding
 from evaluator.tables import printable, utc_time

@@ -18,9 +18,8 @@ from evaluator.core.types.records import (
 from evaluator.mapping.formats import texts_of
 from evaluator.mapping.log_mapping import LogMapping
 from evaluator.mapping.messages import messages_of
-from evaluator.mapping.outcomes import LeftOut
 from evaluator.mapping.plan import plan_of
-from evaluator.mapping.record import Record
+from evaluator.mapping.record import LeftOut, Record
 from evaluator.mapping.schemas import Answer
 from evaluator.mapping.watch import MessageWatch
 from evaluator.wire.messages.limits import MAX_TIMESTAMP_MS

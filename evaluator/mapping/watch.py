@@ -7,7 +7,7 @@ from typing import Final
 
 import structlog
 
-from evaluator.mapping.outcomes import kind_of
+from evaluator.mapping.record import kind_of
 
 MIN_RECORDS: Final = 1_000
 WAIT_SECONDS: Final = 60.0

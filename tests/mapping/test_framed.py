@@ -15,8 +15,7 @@ from evaluator.mapping.avro import unfit
 from evaluator.mapping.document import MappingRefused, read_document
 from evaluator.mapping.framing import HEADER, Frame, frame_of, ids_in, payload_of_json
 from evaluator.mapping.messages import messages_of
-from evaluator.mapping.outcomes import LeftOut
-from evaluator.mapping.record import Record
+from evaluator.mapping.record import LeftOut, Record
 from evaluator.mapping.schemas import Answer
 from evaluator.wire.messages.malformed import Malformed
 from tests.mapping.registry import avro

@@ -9,8 +9,7 @@ import pytest
 
 from evaluator.mapping.document import read_document
 from evaluator.mapping.messages import messages_of
-from evaluator.mapping.outcomes import LeftOut
-from evaluator.mapping.record import Record
+from evaluator.mapping.record import LeftOut, Record
 from evaluator.wire.messages.malformed import Malformed
 from tests.mapping.naive import REFUSED, Interpreter
 from tests.repeats import sized

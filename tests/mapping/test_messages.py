@@ -7,8 +7,7 @@ import pytest
 from evaluator.mapping import document, messages
 from evaluator.mapping.document import read_document
 from evaluator.mapping.messages import messages_of
-from evaluator.mapping.outcomes import MAX_BYTES, MAX_MESSAGES, LeftOut
-from evaluator.mapping.record import Record
+from evaluator.mapping.record import MAX_BYTES, MAX_MESSAGES, LeftOut, Record
 from evaluator.wire.messages.malformed import Malformed
 
 HEAD = '[rankings]\ntrace_id = "t"\nnode_id = { const = "n" }\n'

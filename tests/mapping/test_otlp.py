@@ -29,8 +29,7 @@ from evaluator.cli import main
 from evaluator.mapping.document import read_document, read_mapping
 from evaluator.mapping.messages import messages_of
 from evaluator.mapping.otlp import items_of
-from evaluator.mapping.outcomes import LeftOut
-from evaluator.mapping.record import Record
+from evaluator.mapping.record import LeftOut, Record
 from evaluator.wire.messages.malformed import Malformed
 from evaluator.wire.records import MAX_RECORD_BYTES
 from tests.mapping.framed_world import without_places

@@ -11,8 +11,7 @@ from google.protobuf.json_format import MessageToDict
 from evaluator.mapping.document import MappingRefused, read_document
 from evaluator.mapping.framing import HEADER
 from evaluator.mapping.messages import messages_of
-from evaluator.mapping.outcomes import LeftOut
-from evaluator.mapping.record import Record
+from evaluator.mapping.record import LeftOut, Record
 from evaluator.mapping.schemas import Answer
 from evaluator.wire.messages.malformed import Malformed
 from tests.mapping.protobuf_world import add_map, add_message, classes_of, framed, new_file
