@@ -315,11 +315,11 @@ class Mapper:
 
     # Acknowledgements and commits
 
-    async def _settle(self, timeout_seconds: float = 1.0) -> None:
-        """Notes acknowledged records; waits if too many are not. Raises errors of the sink."""
-        if len(self._emitted) >= MAX_UNACKNOWLEDGED:
+    async def _settle(self, most: int = MAX_UNACKNOWLEDGED) -> None:
+        """Notes acknowledged records; waits if *most* are not. Raises errors of the sink."""
+        if len(self._emitted) >= most:
             self._source.stay_in_group()
-            await asyncio.wait([self._emitted[0][0]], timeout=timeout_seconds)
+            await asyncio.wait([self._emitted[0][0]], timeout=1.0)
         while self._emitted and self._emitted[0][0].done():
             acknowledged, places = self._emitted.popleft()
             acknowledged.result()
@@ -331,9 +331,7 @@ class Mapper:
         """Waits for all acknowledgements, and commits. Raises SourceUnavailable."""
         while self._emitted:
             self._progress_at = time.monotonic()
-            self._source.stay_in_group()
-            await asyncio.wait([self._emitted[0][0]], timeout=1.0)
-            await self._settle()
+            await self._settle(1)
         if self.readings and self._generation:
             await self._commit(drained=True)
 
