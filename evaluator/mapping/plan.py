@@ -8,7 +8,6 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
@@ -16,16 +15,14 @@ from numpy.typing import NDArray
 from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.mapping.kinds import BOOLEAN, INTEGER, NUMBER, TEXT, TIME
 from evaluator.mapping.log_mapping import LogMapping, Member, Members
-from evaluator.mapping.messages import JUDGMENT_HEAD, RANKING_HEAD, WRITTEN_NAMES
+from evaluator.mapping.messages import JUDGMENT_HEAD, RANKING_HEAD, WRITTEN_NAMES, encode
 from evaluator.mapping.paths import Path, Steps
 from evaluator.mapping.values import PER_MS, Unfit, converter
-from evaluator.wire.messages.limits import SCHEMA_VERSION
+from evaluator.wire.messages.limits import MAX_CANDIDATES, SCHEMA_VERSION
 from evaluator.wire.native import library
 from evaluator.wire.native.library import MessageTexts
 from evaluator.wire.records import Records
 
-_encode: Final = msgspec.json.Encoder().encode
-_MAX_CANDIDATES: Final = 1_000
 _MAX_ADD: Final = 1 << 53
 _ROOM: Final = 256  # bytes of a message besides its texts and those of the record
 _WHOLE: Final = re.compile(r"true|false|0|[1-9][0-9]{0,18}", re.ASCII)
@@ -106,7 +103,7 @@ class Plan:
         arrays: dict[str, NDArray[Any]] = {
             **self._tables,
             "slots": np.empty(self._n_slots, np.int64),
-            "rows": np.empty(_MAX_CANDIDATES * self._n_row_slots, np.int64),
+            "rows": np.empty(MAX_CANDIDATES * self._n_row_slots, np.int64),
             "keys": np.frombuffer(keys.buffer or b"\0", np.uint8),
             "key_starts": np.ascontiguousarray(keys.starts, np.int64),
             "key_sizes": np.ascontiguousarray(keys.sizes, np.int64),
@@ -189,7 +186,7 @@ class Plan:
         columns = self._columns()  # first: no other path may lead through an array
         for path, values in mapping.where:
             slots = [self._slot(path, is_text=False)]
-            self._add(_CHOICE, b"", slots, [(_encode(each), b"") for each in values], required=True)
+            self._add(_CHOICE, b"", slots, [(encode(each), b"") for each in values], required=True)
         for paths in mapping.present:
             slots = sorted((self._slot(path, is_text=False) for path in paths), reverse=True)
             self._add(_PRESENT, b"", slots, required=True)
@@ -216,7 +213,7 @@ class Plan:
             self._once(mapping.members["exposed_top"], b',"exposed_top":')
         self._add(_OBJECT, b',"segments":{')
         for name, member in mapping.groups.get("segments", {}).items():
-            self._once(member, b",%s:" % _encode(name))
+            self._once(member, b",%s:" % encode(name))
         self._add(_OBJECT_END, b"")
         self._add(_FIXED, b"}")
 
@@ -238,10 +235,10 @@ class Plan:
             elif name == "scorers" and name in groups:
                 self._add(_FIXED, b',"scorers":{')
                 for at, (scorer, member) in enumerate(groups[name].items()):
-                    self._column(b","[: bool(at)] + _encode(scorer) + b":[", {scorer: member})
+                    self._column(b","[: bool(at)] + encode(scorer) + b":[", {scorer: member})
                 self._add(_FIXED, b"}")
             elif name == "features" and name in groups:
-                names = b',"feature_names":' + _encode(list(groups[name]))
+                names = b',"feature_names":' + encode(list(groups[name]))
                 self._column(names + begin, groups[name], is_list=True)
         columns, self._members = self._members, before
         return columns
@@ -267,15 +264,15 @@ class Plan:
         required = member.is_required
         convert, add = converter(member), member.add
         if not member.paths:
-            return self._add(_CHOICE, begin, (), [(b"", _encode(member.const))])
+            return self._add(_CHOICE, begin, (), [(b"", encode(member.const))])
         if member.table is not None:
             texts = {
-                key: _encode(convert(value) + add if add else convert(value))
+                key: encode(convert(value) + add if add else convert(value))
                 for key, value in member.table.items()
             }
             if b"null" in texts.values():  # a number that is not finite
                 raise _Unplanned
-            choices = [(_encode(key), text) for key, text in texts.items()]
+            choices = [(encode(key), text) for key, text in texts.items()]
             choices += [
                 (key.encode(), text) for key, text in texts.items() if _WHOLE.fullmatch(key)
             ]

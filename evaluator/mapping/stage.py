@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from evaluator.core.columns.byte_strings import ByteStrings
+from evaluator.core.event_time.clock import MAX_TIMESTAMP_MS
 from evaluator.core.types.records import (
     Columns,
     DeadLetter,
@@ -22,7 +23,6 @@ from evaluator.mapping.plan import plan_of
 from evaluator.mapping.record import LeftOut, Record
 from evaluator.mapping.schemas import Answer
 from evaluator.mapping.watch import MessageWatch
-from evaluator.wire.messages.limits import MAX_TIMESTAMP_MS
 from evaluator.wire.messages.malformed import Malformed
 from evaluator.wire.messages.staged import ColumnsT
 from evaluator.wire.records import (

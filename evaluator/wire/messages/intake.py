@@ -7,8 +7,8 @@ import xxhash
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
+from evaluator.core.event_time.clock import MAX_TIMESTAMP_MS
 from evaluator.core.types.records import DeadLetter, IntArray
-from evaluator.wire.messages.limits import MAX_TIMESTAMP_MS
 from evaluator.wire.messages.malformed import Malformed
 from evaluator.wire.messages.parts import NO_TIMESTAMP
 from evaluator.wire.records import KEPT_BYTES, Records

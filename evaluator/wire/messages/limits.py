@@ -7,12 +7,10 @@ MAX_CANDIDATES: Final = 1_000
 MAX_FEATURES: Final = 256
 MAX_ID_BYTES: Final = 256
 MAX_NAME_BYTES: Final = 256
-MAX_GRADE: Final = 31
 MAX_SCORERS: Final = 8
 MAX_DESCRIPTION_BYTES: Final = 8_192
 MAX_NODES: Final = 1_000
 MAX_EDGES: Final = 10_000
-MAX_TIMESTAMP_MS: Final = 2**63 - 1
 MAX_RANK: Final = 2**63 - 1
 RESERVED_RANKERS: Final = frozenset({"served", "champion", "challenger", "weights"})
 

@@ -11,20 +11,20 @@ from typing import Annotated, Any, LiteralString, Self, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from evaluator.core.event_time.clock import MAX_TIMESTAMP_MS
 from evaluator.core.features import CandidateKind, Described, Graph
+from evaluator.core.measures import MAX_GRADE
 from evaluator.core.types.records import Levels
 from evaluator.wire.messages.limits import (
     MAX_CANDIDATES,
     MAX_DESCRIPTION_BYTES,
     MAX_EDGES,
     MAX_FEATURES,
-    MAX_GRADE,
     MAX_ID_BYTES,
     MAX_NAME_BYTES,
     MAX_NODES,
     MAX_RANK,
     MAX_SCORERS,
-    MAX_TIMESTAMP_MS,
     SCHEMA_VERSION,
     is_scorer_name,
 )

@@ -11,12 +11,11 @@ import msgspec
 import numpy as np
 
 from evaluator.core.columns.byte_strings import ByteStrings
-from evaluator.core.measures import UNITS_PER_ONE, MeasureSet
+from evaluator.core.measures import MAX_GRADE, UNITS_PER_ONE, MeasureSet
 from evaluator.core.online.ordered_merge import NO_FEATURES, SettledQuery
 from evaluator.core.online.watched_queries import WatchedQueries
 from evaluator.core.types.candidates import CandidateKind, Described, Graph
 from evaluator.core.types.records import FloatArray, IntArray, LoggedQuery, WatermarkRecord
-from evaluator.wire.messages.limits import MAX_GRADE
 from evaluator.wire.outputs.watched_decoder import WatchedDecoder, WatermarkRows, merged
 from evaluator.wire.reading import Count, Reader, refused_as
 
