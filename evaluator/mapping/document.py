@@ -9,7 +9,7 @@ from datetime import date, time
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path as FilePath
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 from evaluator.core.types.records import LOGS, Log
 from evaluator.mapping.framing import registry_url
@@ -110,7 +110,7 @@ class _Reader:
         self._name = name
         self._lines = lines_of(text)
 
-    def refuse(self, at: tuple[str, ...], what: str, accepted: str) -> Any:
+    def refuse(self, at: tuple[str, ...], what: str, accepted: str) -> NoReturn:
         """Raises MappingRefused with the line of the member *at*."""
         known = [at[:n] for n in range(len(at), 0, -1) if at[:n] in self._lines]
         where = f"{self._name}:{self._lines[known[0]]}" if known else self._name
@@ -208,9 +208,8 @@ class _Reader:
             self.refuse((log, "function"), what, ", ".join(installed) or "none is installed")
         try:
             function = points[0].load()
-        except Exception as error:  # any error of an import
+        except Exception as error:  # noqa: BLE001  # any error of an import
             self.refuse((log, "function"), f"cannot be loaded: {error!r}", "a function of a record")
-            raise
         return LogMapping(log=log, topic=topic, function=function)
 
     def _text(self, table: dict[str, Any], name: str, log: Log) -> str | None:
@@ -257,7 +256,6 @@ class _Reader:
                 content = file.read(MAX_DESCRIPTOR_BYTES + 1)
         except OSError as error:
             self.refuse((log, name), f"cannot be read: {path}: {error.strerror}", what)
-            raise
         if len(content) > MAX_DESCRIPTOR_BYTES:
             self.refuse((log, name), f"is too large: {path}", what)
         return content
@@ -269,7 +267,6 @@ class _Reader:
             return parse_path(value)
         except ValueError as error:
             self.refuse(at, f": {error}", f"{PATH_FORM}, header:NAME, key: or key:PATH")
-            raise
 
     def _where(self, table: dict[str, Any], log: Log) -> list[tuple[Path, list[Any]]]:
         found: list[tuple[Path, list[Any]]] = []
