@@ -24,8 +24,8 @@ Indexes = dict[str, tuple[int, ...]]
 
 def compiled(answer: Answer, mapping: LogMapping) -> Decode:
     """The decoder of a schema: of message indexes and the message. Raises SchemaUnusable."""
-    types, indexes_of = types_in_answer(answer)
-    names, tree = {at: name for name, at in indexes_of.items()}, tree_of(mapping)
+    types, names = types_in_answer(answer)
+    tree = tree_of(mapping)
     decoders: dict[tuple[int, ...], Decode] = {}
 
     def decode(payload: bytes) -> Any:
@@ -50,11 +50,11 @@ def compiled(answer: Answer, mapping: LogMapping) -> Decode:
 
 def unfit(answer: Answer, mapping: LogMapping) -> str | None:
     """The reason why no message of a schema fits, for the nearest one. Raises SchemaUnusable."""
-    types, indexes_of = types_in_answer(answer)
+    types, names = types_in_answer(answer)
     tree = tree_of(mapping)
     whys: list[tuple[int, str]] = []
     with accepted("has fields without a type"):
-        for name in indexes_of:
+        for name in names.values():
             why = unfit_message(mapping, name, types.messages)
             if why is None:
                 return None
@@ -63,14 +63,14 @@ def unfit(answer: Answer, mapping: LogMapping) -> str | None:
     return max(whys)[1] if whys else "has no message"
 
 
-def types_in_answer(answer: Answer) -> tuple[Types, Indexes]:
-    """The types of a schema, and the indexes of its messages. Raises SchemaUnusable."""
+def types_in_answer(answer: Answer) -> tuple[Types, dict[tuple[int, ...], str]]:
+    """The types of a schema, and its messages by their indexes. Raises SchemaUnusable."""
     if answer.kind != "PROTOBUF":
         raise SchemaUnusable(f"is of type {answer.kind}, not PROTOBUF")
     with accepted("is not a serialized descriptor"):
         texts = [text for _, text in (*answer.references, ("", answer.schema))]
         files = [FileDescriptorProto.FromString(b64decode(text, validate=True)) for text in texts]
-        return Types(files), _indexes_of(files[-1])
+        return Types(files), {at: name for name, at in _indexes_of(files[-1]).items()}
 
 
 def reader(mapping: LogMapping) -> Callable[[Record], Any]:

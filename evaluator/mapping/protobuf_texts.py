@@ -7,7 +7,6 @@ from evaluator.mapping.framed_texts import FramedTexts, Tables
 from evaluator.mapping.log_mapping import LogMapping
 from evaluator.mapping.members import tree_of
 from evaluator.mapping.protobuf import types_in_answer, types_in_set
-from evaluator.mapping.protobuf_types import Types
 from evaluator.mapping.schemas import Answer
 
 
@@ -24,10 +23,7 @@ def texts(mapping: LogMapping, answers: Mapping[str, Answer]) -> FramedTexts:
             has_indexes=True,
         )
 
-    @cache
-    def schema_of(number: int) -> tuple[Types, dict[tuple[int, ...], str]]:
-        types, indexes_of = types_in_answer(answers[str(number)])
-        return types, {at: name for name, at in indexes_of.items()}
+    schema_of = cache(lambda number: types_in_answer(answers[str(number)]))
 
     def tables(number: int, indexes: tuple[int, ...]) -> Tables | None:
         types, names = schema_of(number)

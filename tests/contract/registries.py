@@ -70,7 +70,7 @@ class RegistryContract:
         number = registry.register("serp", serp, "PROTOBUF", [reference])
         answer = await SchemaRegistry(registry.url, decodes_protobuf=True).answer(str(number))
         assert answer.refused == ""
-        types, indexes = types_in_answer(answer)
-        assert indexes == {".shop.Other": (0,), ".shop.Serp": (1,)}
+        types, names = types_in_answer(answer)
+        assert names == {(0,): ".shop.Other", (1,): ".shop.Serp"}
         assert next(name for name, _ in answer.references) == "shop/hit.proto"
         assert {".shop.Hit", ".google.protobuf.Timestamp"} <= types.messages.keys()
