@@ -86,10 +86,7 @@ class GradeColumns(Sequence[Grades]):
         """Some of the rows."""
         counts = self.counts[rows]
         spans = span_indices(self.ends[rows] - counts, counts)
-        numbers = self.candidates.numbers[spans]
-        return GradeColumns(
-            counts, DictionaryColumn(self.candidates.names, numbers), self.grades[spans]
-        )
+        return GradeColumns(counts, self.candidates[spans], self.grades[spans])
 
     def placed(self, places: IntArray, n_rows: int) -> "GradeColumns":
         """Moves row i to row `places[i]` of *n_rows*; all other rows are empty."""

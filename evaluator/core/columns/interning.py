@@ -50,7 +50,7 @@ class DictionaryColumn(Struct):
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def __getitem__(self, chosen: slice) -> "DictionaryColumn":
+    def __getitem__(self, chosen: slice | NDArray[Any]) -> "DictionaryColumn":
         return DictionaryColumn(self.names, self.numbers[chosen])
 
     def values(self, first: int = 0, end: int | None = None) -> list[Any]:

@@ -159,13 +159,9 @@ def _columns_of(rows: StartedRows) -> _Columns:
         n_lists[records],
         np.stack([each[of_rank] for each in ranks], axis=1).astype("<u2", copy=False),
         ranked.top_scores[_spans(n_lists, records)].astype("<f8", copy=False),
-        [] if rankings.levels is None else _levels_of(rankings.levels, records),
+        [] if rankings.levels is None else rankings.levels[records].values(),
         rare_of(rankings, ranked.served, records),
     )
-
-
-def _levels_of(levels: DictionaryColumn, records: IntArray) -> list[Levels]:
-    return DictionaryColumn(levels.names, levels.numbers[records]).values()
 
 
 def _labels_of(started: Sequence[StartedRows]) -> dict[int, Stratum]:
