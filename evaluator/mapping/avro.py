@@ -1,4 +1,6 @@
-"""Avro: a schema to a decoder of records. Schemas are not trusted, so the cost of each is bounded.
+"""Avro: a schema to a decoder of records, and to the tables that the compiled part reads them with.
+
+Schemas are not trusted, so the cost of each is bounded.
 
 A record has at most MAX_RECORD_BYTES, and each of its values takes at least one byte: types that
 take none are accepted as branches of unions only. Recursive types are refused, because the library
@@ -13,7 +15,9 @@ from typing import Any, Final
 import msgspec
 
 from evaluator.mapping.fitting import Type, misfit
+from evaluator.mapping.framed_texts import WANTED, FramedTexts, Part, Tables
 from evaluator.mapping.log_mapping import LogMapping
+from evaluator.mapping.members import Tree, tree_of
 from evaluator.mapping.paths import Step
 from evaluator.mapping.schemas import Answer, SchemaUnusable
 from evaluator.wire.messages.malformed import Malformed
@@ -24,6 +28,12 @@ MAX_SCALE: Final = 100
 """Most digits after the point of a decimal."""
 _KEPT: Final = ("name", "namespace", "symbols", "size", "precision", "scale")
 _INNER: Final = ("type", "items", "values")
+_KINDS: Final = {
+    name: number
+    for number, name in enumerate(
+        "null boolean long float double bytes string fixed enum record union array map".split()
+    )
+} | {"int": 2}
 _Known = dict[tuple[str, tuple[Step, ...]], set[Type]]
 
 
@@ -32,7 +42,7 @@ def compiled(answer: Answer, mapping: LogMapping) -> Callable[[bytes], Any]:
     del mapping
     from fastavro import schemaless_reader  # noqa: PLC0415 - of an extra
 
-    parsed, _ = schema_of(answer)
+    parsed, _ = _schema_of(answer)
 
     def decode(payload: bytes) -> Any:
         stream = BytesIO(payload)
@@ -49,7 +59,7 @@ def compiled(answer: Answer, mapping: LogMapping) -> Callable[[bytes], Any]:
     return decode
 
 
-def schema_of(answer: Answer) -> tuple[Any, dict[str, Any]]:
+def _schema_of(answer: Answer) -> tuple[Any, dict[str, Any]]:
     """The parsed schema, and its types by their names. Raises SchemaUnusable."""
     from fastavro import parse_schema  # noqa: PLC0415 - of an extra
 
@@ -70,9 +80,15 @@ def schema_of(answer: Answer) -> tuple[Any, dict[str, Any]]:
     return parsed, names
 
 
+def texts(mapping: LogMapping, answers: Mapping[str, Answer]) -> FramedTexts:
+    """The texts of framed records."""
+    tree = tree_of(mapping)
+    return FramedTexts(lambda number, _: _Walk(answers[str(number)], tree).tables)
+
+
 def unfit(answer: Answer, mapping: LogMapping) -> str | None:
     """The first member that no record of a schema can give. Raises SchemaUnusable."""
-    schema, names = schema_of(answer)
+    schema, names = _schema_of(answer)
     known: _Known = {}
     return misfit(mapping, lambda steps: _types_at(schema, names, tuple(steps), known))
 
@@ -180,3 +196,54 @@ class _Bounds:
         if depth + self._heights[name] > MAX_NESTING:
             raise SchemaUnusable(f"nested more than {MAX_NESTING} deep")
         return self._heights[name]
+
+
+class _Walk:
+    """Makes the tables of a schema. Raises any error for one that cannot have them."""
+
+    def __init__(self, answer: Answer, tree: Tree) -> None:
+        schema, self._names = _schema_of(answer)
+        self._known: dict[tuple[str, int], int] = {}
+        self.tables = Tables()
+        self.tables.root = self._type(schema, tree)
+
+    def _type(self, schema: Any, tree: Tree | None) -> int:
+        """The number of a type, of whose members those in *tree* are written."""
+        if isinstance(schema, list):
+            return self._add("union", [("", self._type(each, tree), True) for each in schema])
+        kind = schema["type"] if isinstance(schema, dict) else schema
+        if isinstance(schema, dict) and isinstance(kind, dict | list):
+            return self._type(kind, tree)
+        if kind in self._names or (isinstance(schema, dict) and "name" in schema):
+            name = schema["name"] if isinstance(schema, dict) and "name" in schema else kind
+            key = name, id(tree)
+            if key not in self._known:
+                self._known[key] = self._named(self._names.get(name, schema), tree)
+            return self._known[key]
+        if kind == "array":
+            return self._add(kind, [("", self._type(schema["items"], tree), True)])
+        if kind == "map":
+            others = ("", self._type(schema["values"], None), False)
+            named = [
+                (key, self._type(schema["values"], below), True)
+                for key, below in (tree or {}).items()
+            ]
+            return self._add(kind, [others, *named])
+        return self._add(kind, [])
+
+    def _named(self, schema: Any, tree: Tree | None) -> int:
+        kind = schema["type"]
+        if kind == "fixed":
+            return self.tables.add(_KINDS[kind], [], schema["size"])
+        if kind == "enum":
+            return self._add(kind, [(symbol, 0, True) for symbol in schema["symbols"]])
+        fields = [(each["name"], each["type"]) for each in schema["fields"]]
+        tree = tree or {}
+        return self._add(
+            kind, [(name, self._type(of, tree.get(name)), name in tree) for name, of in fields]
+        )
+
+    def _add(self, kind: str, parts: list[tuple[str, int, bool]]) -> int:
+        return self.tables.add(
+            _KINDS[kind], [Part(name, of, use * WANTED) for name, of, use in parts]
+        )

@@ -47,7 +47,7 @@ def texts_of(mapping: LogMapping, answers: Mapping[str, Answer]) -> FramedTexts 
     form = mapping.format
     if form not in _PACKAGES:
         return None
-    texts: FramedTexts = _module_of(f"{form}_texts").texts(mapping, answers)
+    texts: FramedTexts = _module_of(form).texts(mapping, answers)
     return texts
 
 

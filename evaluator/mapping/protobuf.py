@@ -1,14 +1,18 @@
-"""Protobuf: the schemas of a registry or of a descriptor set to decoders of records."""
+"""Protobuf: the schemas of a registry or of a descriptor set to decoders of records, and to the
+tables that the compiled part reads them with.
+"""
 
 import difflib
 from base64 import b64decode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
 from evaluator.mapping.field_types import require_types
 from evaluator.mapping.field_types import unfit as unfit_message
+from evaluator.mapping.framed_texts import FramedTexts, Tables
 from evaluator.mapping.framing import HEADER, frame_of
 from evaluator.mapping.log_mapping import LogMapping
 from evaluator.mapping.members import tree_of
@@ -75,7 +79,7 @@ def types_in_answer(answer: Answer) -> tuple[Types, dict[tuple[int, ...], str]]:
 
 def reader(mapping: LogMapping) -> Callable[[Record], Any]:
     """The decoder of records by a descriptor set, framed or not. Raises SchemaUnusable."""
-    types, known = types_in_set(mapping)
+    types, known = _types_in_set(mapping)
     name = f".{mapping.message}"
     if name not in known:
         near = difflib.get_close_matches(name, known, n=3) or list(known)[:10]
@@ -102,7 +106,7 @@ def reader(mapping: LogMapping) -> Callable[[Record], Any]:
     return read
 
 
-def types_in_set(mapping: LogMapping) -> tuple[Types, Indexes]:
+def _types_in_set(mapping: LogMapping) -> tuple[Types, Indexes]:
     """The types of a descriptor set, and the indexes of its messages. Raises SchemaUnusable."""
     known: Indexes = {}
     with accepted("descriptor_set is not a file of protoc --descriptor_set_out"):
@@ -110,6 +114,28 @@ def types_in_set(mapping: LogMapping) -> tuple[Types, Indexes]:
         for file in files:
             known |= _indexes_of(file)
         return Types(files), known
+
+
+def texts(mapping: LogMapping, answers: Mapping[str, Answer]) -> FramedTexts:
+    """The texts of records, framed or, with a descriptor set, not."""
+    tree = tree_of(mapping)
+    if mapping.descriptors is not None:
+        types, indexes_of = _types_in_set(mapping)
+        name = f".{mapping.message}"
+        own, (_, unframed) = indexes_of[name], types.decoder(name, tree, is_strict=True)
+        return FramedTexts(
+            lambda _, indexes: unframed if indexes == own else None,
+            unframed=unframed,
+            has_indexes=True,
+        )
+
+    schema_of = cache(lambda number: types_in_answer(answers[str(number)]))
+
+    def tables(number: int, indexes: tuple[int, ...]) -> Tables | None:
+        types, names = schema_of(number)
+        return types.decoder(names[indexes], tree, is_strict=False)[1]
+
+    return FramedTexts(tables, has_indexes=True)
 
 
 def _split(payload: bytes) -> tuple[tuple[int, ...], bytes] | None:

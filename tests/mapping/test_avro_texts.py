@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evaluator.mapping.avro_texts import texts
+from evaluator.mapping.avro import texts
 from evaluator.mapping.document import read_document
 from evaluator.mapping.framing import HEADER
 from evaluator.mapping.messages import messages_of

@@ -16,7 +16,7 @@ from evaluator.mapping.document import read_document
 from evaluator.mapping.framing import HEADER
 from evaluator.mapping.messages import messages_of
 from evaluator.mapping.plan import plan_of
-from evaluator.mapping.protobuf_texts import texts
+from evaluator.mapping.protobuf import texts
 from evaluator.mapping.protobuf_types import MAX_ELEMENTS, Types
 from evaluator.mapping.schemas import Answer
 from evaluator.wire.messages.malformed import Malformed

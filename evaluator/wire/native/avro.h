@@ -1,4 +1,4 @@
-/* Records in Avro to JSON, by the tables of mapping/avro_texts.py. Needs record_sets.h and texts.h.
+/* Records in Avro to JSON, by the tables of mapping/avro.py. Needs record_sets.h and texts.h.
    Types are not recursive, and each value but a null in a union takes at least a byte. */
 
 enum avro_kind {
