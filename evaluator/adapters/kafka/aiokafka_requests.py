@@ -32,9 +32,10 @@ class _Uuid:
 
 
 def _fields(names: str, *kinds: Any) -> list[tuple[str, Any]]:
-    return [*zip(names.split(), kinds, strict=True), ("tags", types.TaggedFields)]
+    return list(zip(names.split(), kinds, strict=True))
 
 
+_TAGS: Final = ("tags", types.TaggedFields)  # of every struct in flexible versions
 _BROKER: Final = _fields("node_id host port rack", types.Int32, _TEXT, types.Int32, _TEXT)
 _PARTITION: Final = _fields(
     "error_code partition leader leader_epoch replicas isr offline_replicas",
@@ -42,16 +43,17 @@ _PARTITION: Final = _fields(
 )
 _TOPIC: Final = _fields(
     "error_code topic topic_id is_internal partitions topic_authorized_operations",
-    *(types.Int16, _TEXT, _Uuid, types.Boolean, types.CompactArray(*_PARTITION), types.Int32),
+    *(types.Int16, _TEXT, _Uuid, types.Boolean),
+    *(types.CompactArray(*_PARTITION, _TAGS), types.Int32),
 )
 _RESPONSE: Final = _fields(
     "throttle_time_ms brokers cluster_id controller_id topics cluster_authorized_operations",
-    *(types.Int32, types.CompactArray(*_BROKER), _TEXT, types.Int32),
-    *(types.CompactArray(*_TOPIC), types.Int32),
+    *(types.Int32, types.CompactArray(*_BROKER, _TAGS), _TEXT, types.Int32),
+    *(types.CompactArray(*_TOPIC, _TAGS), types.Int32),
 )
 _REQUEST: Final = _fields(
     "topics allow_auto_topic_creation with_cluster_operations with_topic_operations",
-    types.CompactArray(*_fields("topic_id topic", _Uuid, _TEXT)),
+    types.CompactArray(*_fields("topic_id topic", _Uuid, _TEXT), _TAGS),
     *(types.Boolean, types.Boolean, types.Boolean),
 )
 
@@ -60,11 +62,11 @@ _REQUEST: Final = _fields(
 # https://kafka.apache.org/protocol.html#The_Messages_Metadata
 # https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/protocol/api.py#L71
 class _TopicsResponse(Response):  # type: ignore[misc] # untyped in the library
-    API_KEY, API_VERSION, SCHEMA = 3, 10, types.Schema(*_RESPONSE)
+    API_KEY, API_VERSION, SCHEMA = 3, 10, types.Schema(*_RESPONSE, _TAGS)
 
 
 class _TopicsStruct(RequestStruct):  # type: ignore[misc] # untyped in the library
-    API_KEY, API_VERSION, SCHEMA = 3, 10, types.Schema(*_REQUEST)
+    API_KEY, API_VERSION, SCHEMA = 3, 10, types.Schema(*_REQUEST, _TAGS)
     FLEXIBLE_VERSION = True
     RESPONSE_TYPE = _TopicsResponse
 
@@ -93,9 +95,7 @@ class _HeartbeatResponse(Response):  # type: ignore[misc] # untyped in the libra
 class _HeartbeatStruct(RequestStruct):  # type: ignore[misc] # untyped in the library
     API_KEY, API_VERSION, RESPONSE_TYPE = 12, 3, _HeartbeatResponse
     SCHEMA = types.Schema(
-        ("group", _STRING),
-        ("generation_id", types.Int32),
-        ("member_id", _STRING),
+        *_fields("group generation_id member_id", _STRING, types.Int32, _STRING),
         ("group_instance_id", _STRING),
     )
 
@@ -113,33 +113,19 @@ class NamedHeartbeat(Request[HeartbeatRequest_v1 | _HeartbeatStruct]):  # type: 
         return request_struct_class(*self._fields[: len(request_struct_class.SCHEMA.fields)])
 
 
+_MEMBER: Final = _fields(
+    "member_id group_instance_id client_id client_host member_metadata member_assignment",
+    *(_STRING, _STRING, _STRING, _STRING, types.Bytes, types.Bytes),
+)
+_GROUP: Final = _fields(
+    "error_code group state protocol_type protocol members authorized_operations",
+    *(types.Int16, _STRING, _STRING, _STRING, _STRING, types.Array(*_MEMBER), types.Int32),
+)
+
+
 class _MembersResponse(Response):  # type: ignore[misc] # untyped in the library
     API_KEY, API_VERSION = 15, 4
-    SCHEMA = types.Schema(
-        ("throttle_time_ms", types.Int32),
-        (
-            "groups",
-            types.Array(
-                ("error_code", types.Int16),
-                ("group", _STRING),
-                ("state", _STRING),
-                ("protocol_type", _STRING),
-                ("protocol", _STRING),
-                (
-                    "members",
-                    types.Array(
-                        ("member_id", _STRING),
-                        ("group_instance_id", _STRING),
-                        ("client_id", _STRING),
-                        ("client_host", _STRING),
-                        ("member_metadata", types.Bytes),
-                        ("member_assignment", types.Bytes),
-                    ),
-                ),
-                ("authorized_operations", types.Int32),
-            ),
-        ),
-    )
+    SCHEMA = types.Schema(("throttle_time_ms", types.Int32), ("groups", types.Array(*_GROUP)))
 
 
 class _MembersStruct(RequestStruct):  # type: ignore[misc] # untyped in the library
@@ -160,31 +146,20 @@ class MembersRequest(Request[_MembersStruct]):  # type: ignore[misc] # untyped i
         return request_struct_class([self._group_id], False)
 
 
+_LEAVING: Final = _fields("member_id group_instance_id", _STRING, _STRING)
+
+
 class _LeaveResponse(Response):  # type: ignore[misc] # untyped in the library
     API_KEY, API_VERSION = 13, 3
     SCHEMA = types.Schema(
-        ("throttle_time_ms", types.Int32),
-        ("error_code", types.Int16),
-        (
-            "members",
-            types.Array(
-                ("member_id", _STRING),
-                ("group_instance_id", _STRING),
-                ("error_code", types.Int16),
-            ),
-        ),
+        *_fields("throttle_time_ms error_code", types.Int32, types.Int16),
+        ("members", types.Array(*_LEAVING, ("error_code", types.Int16))),
     )
 
 
 class _LeaveStruct(RequestStruct):  # type: ignore[misc] # untyped in the library
     API_KEY, API_VERSION, RESPONSE_TYPE = 13, 3, _LeaveResponse
-    SCHEMA = types.Schema(
-        ("group", _STRING),
-        (
-            "members",
-            types.Array(("member_id", _STRING), ("group_instance_id", _STRING)),
-        ),
-    )
+    SCHEMA = types.Schema(("group", _STRING), ("members", types.Array(*_LEAVING)))
 
 
 class LeaveRequest(Request[_LeaveStruct]):  # type: ignore[misc] # untyped in the library
