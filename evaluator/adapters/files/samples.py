@@ -1,16 +1,10 @@
 """Offline samples as two logs: a ranking and a judgment for each group of rows."""
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
-from evaluator.adapters.files.streams import (
-    MAX_KEPT_LINE_BYTES,
-    Lines,
-    blocks,
-    open_stream,
-    records_of,
-    size_of,
-)
+from evaluator.adapters.files.streams import batches_of, open_stream, records_of, size_of
 from evaluator.core.types.records import LOGS, FeatureColumns, Log
 from evaluator.ports import SourceUnusable
 from evaluator.wire.messages.samples import SampleFeatures, SampleRefused, Samples, feature_columns
@@ -38,33 +32,19 @@ class SampleRange:
     async def open(self) -> int:
         """Reads the file. Raises SourceUnusable with the number of an invalid line."""
         samples = Samples(features=self._features)
-        lines = Lines(max_line_bytes=MAX_KEPT_LINE_BYTES)
-        n_lines = 0
-        stream = open_stream(self._path, size_of(self._path))
-        try:
-            for block in blocks(stream, self._path):
-                n_lines = self._take(samples, lines.feed(block), n_lines)
-            self._take(samples, lines.finish(), n_lines)
-        finally:
-            stream.close()
-        self._values = {
-            "rankings": samples.rankings(),
-            "judgments": samples.judgments(),
-        }
+        with closing(open_stream(self._path, size_of(self._path))) as stream:
+            for number, (line,) in enumerate(batches_of(stream, self._path, 1), start=1):
+                try:
+                    samples.add(line)
+                except SampleRefused as error:
+                    raise SourceUnusable(f"{self._path}, line {number}: {error}") from None
+        self._values = {"rankings": samples.rankings(), "judgments": samples.judgments()}
         self._of_groups = samples.features()
         self.has_scores = samples.has_scores
         return 1
 
     def features_of(self, offsets: Sequence[int]) -> FeatureColumns:
         return feature_columns([self._of_groups[offset] for offset in offsets])
-
-    def _take(self, samples: Samples, lines: list[bytes], n_lines: int) -> int:
-        for number, line in enumerate(lines, start=n_lines + 1):
-            try:
-                samples.add(line)
-            except SampleRefused as error:
-                raise SourceUnusable(f"{self._path}, line {number}: {error}") from None
-        return n_lines + len(lines)
 
     async def bounds(self, log: Log, partition: int) -> tuple[int, int]:  # noqa: ARG002  # there is one
         """0 and the number of groups, or of groups with a label."""
