@@ -8,6 +8,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import closing
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -217,7 +218,8 @@ class ArchiveRange:
                 limits = {"max_records": max_records, "max_bytes": MAX_BATCH_BYTES}
                 yield from read_parquet(path, of.partition, **limits)
                 return
-            yield from self._lines(of, path, max_records)
+            with closing(open_stream(path, path.stat().st_size, of.path)) as stream:
+                yield from batches_of(stream, of.path, max_records)
         except SourceUnusable:
             raise
         except ImportError as error:
@@ -228,14 +230,6 @@ class ArchiveRange:
             raise self._unreadable(of.path, error) from error
         finally:
             path.unlink(missing_ok=True)
-
-    def _lines(self, of: _Object, path: Path, max_records: int) -> Iterator[list[bytes]]:
-        """The lines of a fetched object in batches."""
-        stream = open_stream(path, path.stat().st_size, of.path)
-        try:
-            yield from batches_of(stream, of.path, max_records)
-        finally:
-            stream.close()
 
     def size_bytes(self, partitions: Iterable[Partition]) -> int:
         """Stored bytes of the objects of these partitions."""

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -38,14 +39,11 @@ def result_lines(
         names = " and ".join(each.name for each in found)
         raise SourceAmbiguous(f"{path.parent} has {names}. Move all but one of them away.")
     n_bytes = size_of(found[0])
-    stream = open_stream(found[0], n_bytes)
-    try:
+    with closing(open_stream(found[0], n_bytes)) as stream:
         for lines in batches_of(stream, found[0], _LINES):
             yield from lines
             if on_read is not None:
                 on_read(stream.position, n_bytes)
-    finally:
-        stream.close()
 
 
 class NewFile:

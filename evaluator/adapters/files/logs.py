@@ -4,7 +4,6 @@ A line is a record; its offset is its number from 0. Files have no keys, no reco
 no heartbeats. Memory is bounded by a block and the longest line.
 """
 
-import contextlib
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -104,14 +103,9 @@ class FileRange:
         self._streams.clear()
 
     def _batches(self, key: Partition, max_records: int) -> Iterator[list[bytes]]:
-        with self._stream(key) as stream:
-            yield from batches_of(stream, self._files[key], max_records)
-
-    @contextlib.contextmanager
-    def _stream(self, key: Partition) -> Iterator["Stream"]:
         stream = self._streams[key] = open_stream(self._files[key], self._sizes[key])
         try:
-            yield stream
+            yield from batches_of(stream, self._files[key], max_records)
         finally:
             stream.close()
             self._streams.pop(key, None)
