@@ -69,6 +69,8 @@ class ArchiveRange:
         strict: whether gaps are refused.
     """
 
+    place: None = None  # archives have no cluster and no topics
+
     def __init__(
         self,
         url: str,
@@ -89,10 +91,6 @@ class ArchiveRange:
         self._n_fetched = 0
         self.bytes_read = 0
         self.gaps: dict[str, list[tuple[int, int]]] = {}
-
-    @property
-    def place(self) -> None:
-        """Archives have no cluster and no topics."""
 
     async def open(self) -> int:
         """Lists the objects; returns the partition count. Raises SourceUnusable."""

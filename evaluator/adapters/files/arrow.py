@@ -26,6 +26,8 @@ class SortedRange:
         max_bytes: limit of the records of a log, if it is not that of a message.
     """
 
+    place: None = None  # batches have no cluster and no topics
+
     def __init__(
         self, task: int, batches: Iterable[Any], max_bytes: Mapping[Log, int] | None = None
     ) -> None:
@@ -35,10 +37,6 @@ class SortedRange:
         self._waiting: dict[Log, deque[Records]] = {log: deque() for log in LOGS}
         self._last: dict[Log, StoredRecord] = {}
         self.gaps: dict[str, list[tuple[int, int]]] = {}
-
-    @property
-    def place(self) -> None:
-        """Batches have no cluster and no topics."""
 
     async def open(self) -> int:
         """The number of partitions up to the task."""

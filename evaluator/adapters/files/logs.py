@@ -36,6 +36,8 @@ class FileRange:
         bounds: first and end offsets of partitions that are not read as a whole.
     """
 
+    place: None = None  # files have no cluster and no topics
+
     def __init__(
         self,
         directory: Path,
@@ -51,10 +53,6 @@ class FileRange:
         self._sizes: dict[Partition, int] = {}
         self._streams: dict[Partition, Stream] = {}
         self._finished_bytes = 0
-
-    @property
-    def place(self) -> None:
-        """Files have no cluster and no topics."""
 
     async def open(self) -> int:
         """Finds the files; returns the partition count. Raises SourceUnusable."""

@@ -18,16 +18,14 @@ class SampleRange:
     features of the rows, which are not part of the messages.
     """
 
+    place: None = None  # files have no cluster and no topics
+
     def __init__(self, path: Path, *, features: bool = False) -> None:
         self._path = path
         self._features = features
         self._values: dict[Log, list[bytes]] = {log: [] for log in LOGS}
         self._of_groups: list[SampleFeatures] = []
         self.has_scores = False
-
-    @property
-    def place(self) -> None:
-        """Files have no cluster and no topics."""
 
     async def open(self) -> int:
         """Reads the file. Raises SourceUnusable with the number of an invalid line."""
