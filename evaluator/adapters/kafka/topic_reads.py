@@ -31,11 +31,18 @@ RecordAt = tuple[Partition, int]
 
 
 async def _read_topic(
-    connection: Connection, topic: str, partitions: Collection[int]
+    connection: Connection, topic: str, partitions: Collection[int], from_ms: int | None = None
 ) -> AsyncIterator[Any]:
+    """The rows of partitions, from the first record timestamp *from_ms* or later."""
     reader = TopicReader(connection, topic)
     try:
         await reader.begin(partitions)
+        if from_ms is not None:
+            times = dict.fromkeys((TopicPartition(topic, each) for each in partitions), from_ms)
+            found = await reader.offsets(AIOKafkaConsumer.offsets_for_times, times)
+            ends = await reader.offsets(AIOKafkaConsumer.end_offsets, list(times))
+            for each, first in found.items():
+                reader.seek(each.partition, ends[each] if first is None else first.offset)
         async for row in reader.rest(partitions):
             yield row
     finally:
@@ -85,20 +92,9 @@ async def read_output(
     topic = f"{topic_prefix}{output}"
     count = (await existing_counts(connection, [topic]))[topic]
     wanted = [each for each in partitions if each < count]
-    reader = TopicReader(connection, topic)
-    try:
-        await reader.begin(wanted)
-        if from_ms is not None:
-            times = dict.fromkeys((TopicPartition(topic, each) for each in wanted), from_ms)
-            found = await reader.offsets(AIOKafkaConsumer.offsets_for_times, times)
-            ends = await reader.offsets(AIOKafkaConsumer.end_offsets, list(times))
-            for each, first in found.items():
-                reader.seek(each.partition, ends[each] if first is None else first.offset)
-        async for row in reader.rest(wanted):
-            headers = {name: (value or b"").decode(errors="replace") for name, value in row.headers}
-            yield row.value, headers
-    finally:
-        await reader.close()
+    async for row in _read_topic(connection, topic, wanted, from_ms):
+        headers = {name: (value or b"").decode(errors="replace") for name, value in row.headers}
+        yield row.value, headers
 
 
 async def read_records_at(
