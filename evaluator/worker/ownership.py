@@ -274,7 +274,7 @@ class Ownership:
             unread = opened.unread_logs(self.origins.begins)
             if not unread and opened.n_behind(committed) < MUCH_OLDER:
                 return False
-            least = sum(opened.stored.head.positions.values()) + (1 if unread else MUCH_OLDER)
+            least = sum(opened.positions.values()) + (1 if unread else MUCH_OLDER)
         lost, fingerprint = self.origins.ends_lost[number], self._wire.fingerprint
         try:
             path = place_of(place.cluster, self.origins.topic_ids, lost, number, fingerprint)

@@ -189,12 +189,15 @@ class OpenedTask(Struct, frozen=True):
     stored: StoredTask | None
     seconds: float | None
 
+    @property
+    def positions(self) -> Mapping[Log, int]:
+        """The next offset to read of each log; none for an empty store."""
+        return {} if self.stored is None else self.stored.head.positions
+
     def unread_logs(self, begins: Mapping[Partition, int]) -> list[Log]:
         """The logs with a next record that expired before this state read it."""
-        if self.stored is None:
-            return []
-        positions = self.stored.head.positions
-        return [name for name in LOGS if positions[name] < begins[name, self.engine.task]]
+        task = self.engine.task
+        return [name for name, at in self.positions.items() if at < begins[name, task]]
 
     def needs_checkpoint(
         self, begins: Mapping[Partition, int], committed: Mapping[Partition, Committed]
@@ -202,22 +205,17 @@ class OpenedTask(Struct, frozen=True):
         """Whether the store is empty, behind the group or behind the beginning of a log."""
         if self.stored is None or self.unread_logs(begins):
             return True
-        commits = {name: committed.get((name, self.engine.task)) for name in LOGS}
-        positions = self.stored.head.positions
-        return any(each is None or each.offset > positions[name] for name, each in commits.items())
+        commits = [committed.get((name, self.engine.task)) for name in LOGS]
+        return None in commits or self.n_behind(committed) > 0
 
     def n_behind(self, committed: Mapping[Partition, Committed]) -> int:
         """Offsets of both logs that the group has committed since; 0 for an empty store."""
-        if self.stored is None:
-            return 0
-        positions = self.stored.head.positions
-        commits = ((name, committed.get((name, self.engine.task))) for name in LOGS)
-        return sum(max(0, each.offset - positions[name]) for name, each in commits if each)
+        positions, task = self.positions.items(), self.engine.task
+        commits = ((at, committed.get((name, task))) for name, at in positions)
+        return sum(max(0, each.offset - at) for at, each in commits if each)
 
     def is_behind(self, checkpoint: Checkpoint, begins: Mapping[Partition, int]) -> bool:
         """Whether the checkpoint is further in every log of `unread_logs`."""
-        if self.stored is None:
-            return False
-        unread, positions = self.unread_logs(begins), self.stored.head.positions
-        further = all(checkpoint.head.positions[name] > positions[name] for name in unread)
+        unread = self.unread_logs(begins)
+        further = all(checkpoint.head.positions[name] > self.positions[name] for name in unread)
         return bool(unread) and further
