@@ -163,7 +163,7 @@ class MemoryBroker:
     def group(self, group_id: str) -> "Group":
         """The group of this id, created if needed."""
         if group_id not in self._groups:
-            self._groups[group_id] = Group(self.partitions["rankings"], self.notify)
+            self._groups[group_id] = Group(self)
         return self._groups[group_id]
 
     def commit(self, group: "Group", commits: Mapping[Partition, Committed]) -> None:
@@ -188,8 +188,6 @@ class Member(Protocol):
     """A source in a group."""
 
     @property
-    def release_timeout_seconds(self) -> float: ...
-    @property
     def owns_tasks(self) -> bool: ...
     @property
     def revoking(self) -> bool: ...
@@ -201,11 +199,11 @@ class Member(Protocol):
 class Group:
     """Members in the order of joining; each is assigned a range of the tasks."""
 
-    def __init__(self, n_tasks: int, notify: Callable[[], None]) -> None:
+    def __init__(self, broker: MemoryBroker) -> None:
         self.commits: dict[Partition, Committed] = {}
         self.members: list[Member] = []
-        self._n_tasks = n_tasks
-        self._notify = notify
+        self._broker = broker
+        self._n_tasks = broker.partitions["rankings"]
         self._timer: asyncio.TimerHandle | None = None
 
     def join(self, member: Member) -> None:
@@ -223,7 +221,7 @@ class Group:
         for member in owners:
             member.revoke()
         if self._timer is None and owners:
-            timeout_seconds = owners[0].release_timeout_seconds
+            timeout_seconds = self._broker.release_timeout_seconds
             self._timer = asyncio.get_running_loop().call_later(timeout_seconds, self._force)
         self.advance()
 
@@ -233,7 +231,7 @@ class Group:
 
     def advance(self) -> None:
         """Assigns the tasks unless a member has not released its own."""
-        self._notify()
+        self._broker.notify()
         if any(member.revoking for member in self.members):
             return
         if self._timer is not None:

@@ -47,11 +47,6 @@ class MemorySource:
     # evaluator.adapters.memory.broker.Group
 
     @property
-    def release_timeout_seconds(self) -> float:
-        """How long a handover waits for this member."""
-        return self._broker.release_timeout_seconds
-
-    @property
     def owns_tasks(self) -> bool:
         """Whether this member has tasks to release."""
         return self._assignment is not None and bool(self._assignment.tasks) and not self._between
