@@ -13,6 +13,7 @@ from evaluator.core.types.records import LOGS
 from evaluator.core.types.skips import OffsetRange, partition_missing
 from evaluator.ports import SourceUnavailable, SourceUnusable
 
+TOO_LARGE: Final = (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError)
 _NO_RIGHT = (
     kafka_errors.TopicAuthorizationFailedError,
     kafka_errors.GroupAuthorizationFailedError,

@@ -31,7 +31,7 @@ from evaluator.adapters.kafka.clients import (
     start_producer,
 )
 from evaluator.adapters.kafka.connection import RETRY_BACKOFF_MS, Connection, probe
-from evaluator.adapters.kafka.errors import describe, translated
+from evaluator.adapters.kafka.errors import TOO_LARGE, describe, translated
 from evaluator.ports import Fenced, SourceUnavailable, SourceUnusable
 
 TRANSACTION_TIMEOUT_MS: Final = 30_000
@@ -44,7 +44,6 @@ MAX_GROUPS: Final = 1_000
 LOG_APPEND_TIME: Final = 1
 """The protocol's number for timestamps that the broker has set."""
 _FENCED: Final = (kafka_errors.ProducerFenced, kafka_errors.InvalidProducerEpoch)
-_TOO_LARGE: Final = (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError)
 
 TopicRecord = tuple[str, bytes | None, bytes | None, Sequence[tuple[str, bytes]]]
 """Topic, key, value and headers of a record for partition 0."""
@@ -226,13 +225,10 @@ class Publisher:
                 await complete(self._connection, doing, _send(producer, records))
             with _transaction_errors(producer, ending=True):
                 await complete(self._connection, doing, producer.commit_transaction())
-        except SourceUnavailable as failure:
+        except BaseException as failure:
             await self.abandon()
-            if isinstance(failure.__cause__, _TOO_LARGE):
+            if isinstance(failure.__cause__, TOO_LARGE):
                 raise await self._too_large(records) from failure.__cause__
-            raise
-        except BaseException:
-            await self.abandon()
             raise
 
     async def abandon(self) -> None:

@@ -21,7 +21,7 @@ from evaluator.adapters.kafka.clients import (
     start_producer,
 )
 from evaluator.adapters.kafka.connection import Connection
-from evaluator.adapters.kafka.errors import describe, translated
+from evaluator.adapters.kafka.errors import TOO_LARGE, describe, translated
 from evaluator.core.types.records import IntArray
 from evaluator.ports import SourceUnavailable
 from evaluator.wire.outputs.rows import Headers, OutputRows
@@ -39,7 +39,6 @@ STOP_TIMEOUT_SECONDS: Final = 3.0
 CLOSE_TIMEOUT_SECONDS: Final = 1.0
 FIRST_BACKOFF_SECONDS: Final = 0.1
 LAST_BACKOFF_SECONDS: Final = 5.0
-_TOO_LARGE: Final = (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError)
 
 log = structlog.get_logger()
 Lane = tuple[Output, int]
@@ -190,7 +189,7 @@ class KafkaSink:
         while True:
             try:
                 await self._send(lane, queue[0])
-            except _TOO_LARGE:
+            except TOO_LARGE:
                 self._shrink(lane, queue)
                 return
             except SourceUnavailable as failure:
@@ -263,7 +262,7 @@ class KafkaSink:
                 await self._complete(sent, producer)
         except SourceUnavailable as failure:
             await self._replace(producer)
-            if isinstance(failure.__cause__, _TOO_LARGE):
+            if isinstance(failure.__cause__, TOO_LARGE):
                 raise failure.__cause__ from failure
             raise
 
