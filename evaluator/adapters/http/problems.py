@@ -56,26 +56,25 @@ class Recent:
 
     def increase(self, snapshot: Snapshot, ms: int, *, now_ms: int) -> dict[Path, int]:
         """Increase of each count within the last *ms*; counts of a new process begin at 0."""
-        past = [moment for moment in self._moments if moment.time_ms <= now_ms - ms]
-        before = past[-1].counts if past else {}
+        before = self._before(ms, now_ms).counts
         counts = snapshot.counters.groups.get((), {})
         return {path: n - before.get(path, 0) for path, n in counts.items()}
 
     def is_stalled(self, view: TaskView, *, now_ms: int) -> bool:
         """Whether the watermark of a task is the same as STALL_MS ago."""
-        then = self._before(now_ms)
-        return then is not None and then.watermarks_ms.get(view.task, -1) == view.watermark_ms
+        then = self._before(STALL_MS, now_ms)
+        return then.watermarks_ms.get(view.task, -1) == view.watermark_ms
 
     def was_old(self, view: TaskView, age_ms: float, *, now_ms: int) -> bool:
         """Whether the watermark of a task was older than *age_ms* STALL_MS ago, too."""
-        then = self._before(now_ms)
-        before_ms = None if then is None else then.watermarks_ms.get(view.task)
-        return before_ms is not None and then is not None and then.time_ms - before_ms > age_ms
+        then = self._before(STALL_MS, now_ms)
+        before_ms = then.watermarks_ms.get(view.task)
+        return before_ms is not None and then.time_ms - before_ms > age_ms
 
-    def _before(self, now_ms: int) -> _Moment | None:
-        """The last sample that is at least STALL_MS old."""
-        past = [moment for moment in self._moments if moment.time_ms <= now_ms - STALL_MS]
-        return past[-1] if past else None
+    def _before(self, ms: int, now_ms: int) -> _Moment:
+        """The last sample that is at least *ms* old; an empty one if there is none."""
+        past = [moment for moment in self._moments if moment.time_ms <= now_ms - ms]
+        return past[-1] if past else _Moment(0, {}, {})
 
 
 def problems_of(
