@@ -107,11 +107,8 @@ def _task_document(view: TaskView) -> dict[str, Any]:
 
 def _snapshot_document(snapshot: StoreSnapshot | None) -> dict[str, Any]:
     """The last snapshot of a store: None before it, and without snapshots."""
-    written = snapshot is not None and snapshot.n_bytes > 0
-    return {
-        "last_snapshot_ms": snapshot.written_ms if snapshot is not None and written else None,
-        "last_snapshot_bytes": snapshot.n_bytes if snapshot is not None else 0,
-    }
+    written_ms, n_bytes = snapshot or (None, 0)
+    return {"last_snapshot_ms": written_ms if n_bytes else None, "last_snapshot_bytes": n_bytes}
 
 
 def _lag(end: int | None, position: int | None) -> int | None:
