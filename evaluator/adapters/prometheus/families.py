@@ -1,4 +1,4 @@
-"""Metric families of a snapshot, for Prometheus. Every name: docs/metrics.md."""
+"""Metric families of a snapshot and of a mapper, for Prometheus. Every name: docs/metrics.md."""
 
 import platform
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -84,8 +84,7 @@ def families(
             f"{name}_bytes": _optional(None if figure is None else min(figure, 1 << 63))
             for name, figure in resources._asdict().items()
         },
-        "ready": [((), int(ready))],
-        "build_info": [((version, platform.python_version()), 1)],
+        **_own_series(ready, version),
         "links_info": [(links, 1)] if any(links) else [],
         **({} if leader is None else _leader_series(leader)),
     }
@@ -141,6 +140,19 @@ class EvaluatorCollector(Collector):
         return families(quality=self._quality, version=self.version, links=self.links, **figures)
 
 
+@dataclass(eq=False)
+class MapperCollector(Collector):
+    """The metrics of `evaluator map`; `figures` are samples by name in SPECS."""
+
+    figures: Callable[[], Series]
+    ready: Callable[[], bool]
+    version: str
+
+    def collect(self) -> Iterator[Metric]:
+        """The families as of now."""
+        return families_of({**self.figures(), **_own_series(self.ready(), self.version)})
+
+
 def registry_of(collector: Collector) -> CollectorRegistry:
     """The collector together with the metrics of the process and of Python."""
     registry = CollectorRegistry(auto_describe=False)
@@ -155,6 +167,13 @@ def exposition(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
     """Body and content type of a scrape: OpenMetrics if *accept* asks for it, else text."""
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type
+
+
+def _own_series(ready: bool, version: str) -> Series:
+    return {
+        "ready": [((), int(ready))],
+        "build_info": [((version, platform.python_version()), 1)],
+    }
 
 
 def _optional(figure: float | None) -> Samples:
