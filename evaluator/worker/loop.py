@@ -86,17 +86,12 @@ class Worker:
         self._progress_at = time.monotonic()
         self._counters: dict[Group, Mapping[Path, int]] = {}
         self._exemplars: dict[Path, Exemplar] = {}
-        self._snapshot = Snapshot()
+        self.snapshot = Snapshot()  # all tasks as of the last commit
         self._first_read_at: float | None = None
         self._n_polls = self._n_read = 0
         self.polled = asyncio.Event()  # after the first poll that follows an assignment
 
     # Views for other coroutines of the process
-
-    @property
-    def snapshot(self) -> Snapshot:
-        """All tasks as of the last commit."""
-        return self._snapshot
 
     @property
     def state(self) -> WorkerState:
@@ -320,7 +315,7 @@ class Worker:
         oversize: Path = ("dead_letters", OVERSIZE_OUTPUT)
         self._counters[()] = {**self._counters.get((), {}), oversize: self._sink.refused}
         wall_ms = time.time_ns() // 1_000_000
-        self._snapshot = Snapshot(
+        self.snapshot = Snapshot(
             *(tuple(views), GroupedTally(dict(self._counters)), wall_ms, self._exemplars),
             process_counts=self._process_counts(),
             skew_ms=self._heartbeats.clock.skew_ms,
@@ -356,10 +351,10 @@ class Worker:
         kept = await self._ownership.take_over(assignment)
         self._uncommitted = True
         self._finish_restoring()
-        shown = {view.task: view for view in self._snapshot if view.task in kept}
+        shown = {view.task: view for view in self.snapshot if view.task in kept}
         tasks = [shown.get(n) or task.view(task.tally()) for n, task in sorted(self._tasks.items())]
-        self._snapshot = replace(
-            self._snapshot, tasks=tuple(tasks), process_counts=self._process_counts()
+        self.snapshot = replace(
+            self.snapshot, tasks=tuple(tasks), process_counts=self._process_counts()
         )
 
     def _finish_restoring(self) -> None:
