@@ -10,8 +10,8 @@ import structlog
 
 from evaluator.core.engine.engine import Engine
 from evaluator.core.event_time.clock import MAX_TIMESTAMP_MS
-from evaluator.core.join.changes import Checkpoint, DiskTier, Head, LogId, Origin, StoredTask
-from evaluator.core.types.records import LOGS
+from evaluator.core.join.changes import Checkpoint, DiskTier, Head, LogId, Origin
+from evaluator.core.types.records import LOGS, Log
 from evaluator.core.types.skips import between, merged
 from evaluator.ports import (
     Assignment,
@@ -330,7 +330,8 @@ class Ownership:
 
     def _task(self, opened: OpenedTask, checkpoint: Checkpoint | None) -> Task:
         engine, stored = opened.engine, opened.stored
-        self._set_positions(engine, stored, checkpoint)
+        restore_offsets = {} if checkpoint is None else checkpoint.restore_offsets
+        self._set_positions(engine, opened.positions or restore_offsets)
         heads = [each.head for each in (stored, checkpoint) if each is not None]
         self._set_origin(engine, heads[0].origin if heads else Origin())
         self._set_skips(engine, heads)
@@ -351,21 +352,13 @@ class Ownership:
             ),
         )
 
-    def _set_positions(
-        self, engine: Engine, stored: StoredTask | None, checkpoint: Checkpoint | None
-    ) -> None:
+    def _set_positions(self, engine: Engine, wanted: Mapping[Log, int]) -> None:
         """Positions of the store, else restore offsets; not before the beginning of the logs."""
         for name in LOGS:
-            first, wanted = self.origins.begins[name, engine.task], 0
-            if stored is not None:
-                wanted = stored.head.positions[name]
-            elif checkpoint is not None:
-                wanted = checkpoint.restore_offsets[name]
-            if first > wanted:
-                log.warning(
-                    "input_expired", log=name, partition=engine.task, records=first - wanted
-                )
-            engine.positions[name] = max(first, wanted)
+            first, at = self.origins.begins[name, engine.task], wanted.get(name, 0)
+            if first > at:
+                log.warning("input_expired", log=name, partition=engine.task, records=first - at)
+            engine.positions[name] = max(first, at)
 
     def _set_origin(self, engine: Engine, known: Origin) -> None:
         """Sets the logs that an engine reads; topic ids are the current ones if known."""
