@@ -137,13 +137,10 @@ class QualitySeries:
             kind, figure = path[0], after.get(path, 0) - before.get(path, 0)
             if not (figure or grown):
                 continue
-            if kind == "settled_queries":
+            if kind in {"settled_queries", "position"}:
                 pair = self._limits.pair_labels((clean(path[1]), clean(path[2])))
-                self._queries[*pair, path[3]] += figure if source == _COUNTERS else 0
-                continue
-            if kind == "position":
-                pair = self._limits.pair_labels((clean(path[1]), clean(path[2])))
-                self._positions[path[3]][*pair, path[4]] += figure if source == _COUNTERS else 0
+                counts = self._queries if kind == "settled_queries" else self._positions[path[3]]
+                counts[*pair, path[-1]] += figure if source == _COUNTERS else 0
                 continue
             block = labels.get(path[1:4])
             if block is None:
