@@ -107,9 +107,7 @@ class KafkaLeadership:
         self._weights = TopicReader(connection, self._topics["weights"])
         self._settled = _SettledReader(connection, self._settled_topic)
         self._publisher = Publisher(connection, transactional_id(prefix, workers.group_id))
-        self._unread: dict[
-            bytes | None, OutputRecord
-        ] = {}  # of a call that failed or was cancelled
+        self._unread: dict[bytes | None, OutputRecord] = {}  # of a failed or cancelled call
         self._secrets: object = None
         self._joined = self._stopped = False
         self._running: set[asyncio.Future[Any]] = set()
