@@ -35,7 +35,7 @@ from evaluator.core.types.tally import Path
 from evaluator.exposition.alarm_sentence import MAX_CARRIERS, carrier_text
 from evaluator.exposition.label_limits import LabelLimits, series_beside
 from evaluator.exposition.series import FINAL_OUTCOMES, SPECS, clean
-from evaluator.exposition.snapshot import Resources, Snapshot, StoreSnapshot, TaskView
+from evaluator.exposition.snapshot import Resources, Snapshot, TaskView
 from evaluator.ports import InputHealth, Side
 from evaluator.wire.outputs.encoding import DEAD_LETTER_REASONS
 
@@ -46,11 +46,6 @@ _FAMILIES: Final[Mapping[str, Callable[..., Any]]] = {
     "counter": CounterMetricFamily,
     "gauge": GaugeMetricFamily,
     "histogram": HistogramMetricFamily,
-}
-
-_SNAPSHOT_FIGURES: Final[Mapping[str, Callable[[StoreSnapshot], float]]] = {
-    "snapshot_timestamp_seconds": lambda each: each.written_ms / 1000,
-    "snapshot_size_bytes": attrgetter("n_bytes"),
 }
 
 Series = dict[str, Samples]
@@ -266,15 +261,14 @@ def _input_series(snapshot: Snapshot, health: InputHealth) -> Series:
 
 def _process_series(snapshot: Snapshot) -> Series:
     counts = snapshot.process_counts
+    stored = [((str(task),), each) for task, each in snapshot.store_snapshots.items()]
     return {
         **{
             name: [(key[1:], n) for key, n in counts.items() if key[0] == name]
             for name in ("quarantined_stores", "snapshot_failures", "snapshot_bytes")
         },
-        **{
-            name: [((str(task),), figure(each)) for task, each in snapshot.store_snapshots.items()]
-            for name, figure in _SNAPSHOT_FIGURES.items()
-        },
+        "snapshot_timestamp_seconds": [(path, each.written_ms / 1000) for path, each in stored],
+        "snapshot_size_bytes": [(path, each.n_bytes) for path, each in stored],
         "rebalances": [((), counts.get(("rebalances",), 0))],
         "commits": [
             ((outcome,), counts.get(("commits", outcome), 0))
