@@ -19,11 +19,9 @@ def memory_limit_bytes(own: Path = OWN, cgroups: Path = CGROUPS) -> int | None:
     """
     limits = []
     for controllers, path in _groups(own):
-        root, name = (
-            (cgroups, "memory.max")
-            if not controllers
-            else (cgroups / "memory", "memory.limit_in_bytes")
-        )
+        root, name = cgroups, "memory.max"
+        if controllers:  # version 1
+            root, name = cgroups / "memory", "memory.limit_in_bytes"
         group = root / path.strip("/")
         for folder in (group, *group.parents):
             limits += _limit_in(folder / name)

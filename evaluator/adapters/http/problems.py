@@ -159,10 +159,8 @@ def _inputs(hour: Mapping[Path, int], quarter: Mapping[Path, int]) -> Iterator[P
                 f"{_percent(n, records)} of the records of the last quarter of an hour went to "
                 f"the dead letters as {path[1]} (limit {_percent(at_most, 1)}).",
             )
-    out_of_order, at_most = (
-        quarter.get(("extra", "out_of_order"), 0),
-        limit("out_of_order_share_limit"),
-    )
+    out_of_order = quarter.get(("extra", "out_of_order"), 0)
+    at_most = limit("out_of_order_share_limit")
     if out_of_order > at_most * records:
         yield Problem(
             *("EvaluatorOutOfOrder", "warning"),

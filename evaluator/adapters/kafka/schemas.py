@@ -113,10 +113,8 @@ class KafkaAnswers:
         try:
             with translated(f"writing to {self._topic}"):
                 for schema_id, answer in answers.items():
-                    key = _Key(self._registry, schema_id, uuid.uuid4().hex)
-                    encoded = msgspec.json.encode(key), msgspec.json.encode(answer)
-                    await producer.send_and_wait(
-                        self._topic, encoded[1], key=encoded[0], partition=0
-                    )
+                    key = msgspec.json.encode(_Key(self._registry, schema_id, uuid.uuid4().hex))
+                    value = msgspec.json.encode(answer)
+                    await producer.send_and_wait(self._topic, value, key, partition=0)
         finally:
             await close(producer)
