@@ -177,10 +177,8 @@ class _Asking:
 
     def _read(self, status: int, body: bytes) -> _Document | None:
         try:
-            found = msgspec.json.decode(body)
+            found = msgspec.json.decode(body, type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
             found = {}
         if status == 404 and found.get("error_code") in UNKNOWN:
             return None
@@ -244,8 +242,7 @@ def _references_in(document: _Document) -> list[tuple[str, str, int]]:
     except (TypeError, KeyError):
         references = [("", "", -1)]
     for name, subject, version in references:
-        if not (isinstance(name, str) and isinstance(subject, str) and isinstance(version, int)):
-            raise _Refused("has references that cannot be read")
-        if version < 1:
+        is_named = isinstance(name, str) and isinstance(subject, str)
+        if not (is_named and isinstance(version, int) and version >= 1):
             raise _Refused("has references that cannot be read")
     return references
