@@ -1,7 +1,5 @@
 """Checks of other workers: the members of the group, and the tasks of the checkpoints."""
 
-from collections.abc import Iterator
-
 from aiokafka import TopicPartition
 
 from evaluator.adapters.kafka.assignment import require_alike
@@ -31,9 +29,13 @@ async def inspect_workers(connection: Connection, group: GroupSettings) -> list[
     tasks = [
         task for task, of in checkpoints.items() if checkpoint_key(task, group.fingerprint) in of
     ]
-    findings = list(_others(group, members))
-    if tasks:
-        findings += _added_partitions(max(tasks) + 1, n_tasks)
+    findings: list[Finding] = []
+    try:
+        require_alike(group, members)
+    except SourceUnusable as error:
+        findings.append(Finding("error", str(error), "docs/blue-green.md has the commands."))
+    if tasks and max(tasks) + 1 < n_tasks:
+        findings.append(_added_partitions(max(tasks), n_tasks))
     if checkpoints and not committed:
         findings.append(
             Finding(
@@ -47,20 +49,12 @@ async def inspect_workers(connection: Connection, group: GroupSettings) -> list[
     return findings
 
 
-def _others(group: GroupSettings, members: list[tuple[str, bytes]]) -> Iterator[Finding]:
-    try:
-        require_alike(group, members)
-    except SourceUnusable as error:
-        yield Finding("error", str(error), "docs/blue-green.md has the commands.")
-
-
-def _added_partitions(n_stored: int, n_tasks: int) -> Iterator[Finding]:
-    if n_stored < n_tasks:
-        yield Finding(
-            "warning",
-            f"The checkpoints are of tasks up to {n_stored - 1}, and the inputs have {n_tasks} "
-            "partitions. If partitions were added, a key may be in another partition than before, "
-            "and judgments of open queries whose key has moved become orphans.",
-            "Move to new topics instead, as in docs/growth.md. Ignore this if no key is in the "
-            "last partition yet, or if queries from before have passed retention_ms.",
-        )
+def _added_partitions(last_task: int, n_tasks: int) -> Finding:
+    return Finding(
+        "warning",
+        f"The checkpoints are of tasks up to {last_task}, and the inputs have {n_tasks} "
+        "partitions. If partitions were added, a key may be in another partition than before, "
+        "and judgments of open queries whose key has moved become orphans.",
+        "Move to new topics instead, as in docs/growth.md. Ignore this if no key is in the "
+        "last partition yet, or if queries from before have passed retention_ms.",
+    )
