@@ -187,12 +187,11 @@ class MemoryBroker:
 class Member(Protocol):
     """A source in a group."""
 
+    revoking: bool
+
     @property
     def owns_tasks(self) -> bool: ...
-    @property
-    def revoking(self) -> bool: ...
     def assign(self, tasks: frozenset[int]) -> None: ...
-    def revoke(self) -> None: ...
     def release(self) -> None: ...
 
 
@@ -219,7 +218,7 @@ class Group:
         """Revokes the tasks of every owner; `advance` assigns them when all are released."""
         owners = [member for member in self.members if member.owns_tasks]
         for member in owners:
-            member.revoke()
+            member.revoking = True
         if self._timer is None and owners:
             timeout_seconds = self._broker.release_timeout_seconds
             self._timer = asyncio.get_running_loop().call_later(timeout_seconds, self._force)

@@ -51,10 +51,6 @@ class MemorySource:
         """Whether this member has tasks to release."""
         return self._assignment is not None and bool(self._assignment.tasks) and not self._between
 
-    def revoke(self) -> None:
-        """Begins a handover."""
-        self.revoking = True
-
     def assign(self, tasks: frozenset[int]) -> None:
         generation = 1 if self._assignment is None else self._assignment.generation + 1
         self._assignment = Assignment(generation, tasks)
