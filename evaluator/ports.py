@@ -19,6 +19,8 @@ from evaluator.wire.records import LeaderOutput, Output, OutputRecord, Records, 
 from evaluator.wire.state.task_rows import Row, Table
 
 Partition = tuple[Log, int]
+Lane = tuple[Output, int]
+"""An output and one of its partitions."""
 
 
 class Place(Struct, frozen=True):
@@ -235,9 +237,7 @@ class Sink(Protocol):
     async def start(self) -> None:
         """Connects and checks the output topics. Raises SourceUnavailable or SourceUnusable."""
 
-    async def emit(
-        self, records: Mapping[tuple[Output, int], Sequence[OutputRecord]]
-    ) -> Awaitable[None]:
+    async def emit(self, records: Mapping[Lane, Sequence[OutputRecord]]) -> Awaitable[None]:
         """Accepts records, and retries them in order until acknowledged or stopped."""
 
     async def stop(self) -> None:

@@ -9,6 +9,7 @@ from msgspec import Struct, field
 from evaluator.core.measures import MeasureSet
 from evaluator.core.types.records import JudgmentColumns, Log, Outputs, RankingColumns
 from evaluator.core.types.skips import Skips
+from evaluator.ports import Lane
 from evaluator.wire.messages.codec import decode_judgments, decode_rankings
 from evaluator.wire.messages.staged import Stages, decoded, restored
 from evaluator.wire.outputs.encoding import (
@@ -27,7 +28,7 @@ from evaluator.wire.records import (
     Records,
 )
 
-Emission = dict[tuple[Output, int], Sequence[OutputRecord]]
+Emission = dict[Lane, Sequence[OutputRecord]]
 """Records to emit, by output and partition."""
 
 

@@ -11,8 +11,7 @@ from evaluator.adapters.kafka.partitioners import of_murmur2
 from evaluator.adapters.kafka.sink import KafkaSink
 from evaluator.adapters.kafka.source import KafkaSource
 from evaluator.core.types.records import Log
-from evaluator.ports import Partition, Prepare, Progress, SourceUnusable
-from evaluator.wire.records import Output
+from evaluator.ports import Lane, Partition, Prepare, Progress, SourceUnusable
 
 
 class KafkaForeignSource(KafkaSource):
@@ -94,8 +93,8 @@ class KafkaCanonicalSink(KafkaSink):
                 )
         self._counts.update(found)
 
-    def lane(self, output: Log, key: bytes) -> tuple[Output, int]:
+    def lane(self, output: Log, key: bytes) -> Lane:
         return output, of_murmur2(key, self._counts[self._canonical[output]])
 
-    def letter_lane(self, partition: int) -> tuple[Output, int]:
+    def letter_lane(self, partition: int) -> Lane:
         return "dead-letters", partition % self._counts[self._topics["dead-letters"]]

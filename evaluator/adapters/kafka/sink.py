@@ -23,7 +23,7 @@ from evaluator.adapters.kafka.clients import (
 from evaluator.adapters.kafka.connection import Connection
 from evaluator.adapters.kafka.errors import TOO_LARGE, describe, translated
 from evaluator.core.types.records import IntArray
-from evaluator.ports import SourceUnavailable
+from evaluator.ports import Lane, SourceUnavailable
 from evaluator.wire.outputs.rows import Headers, OutputRows
 from evaluator.wire.outputs.sizes import refused
 from evaluator.wire.records import WRITTEN, Output, OutputRecord
@@ -41,7 +41,6 @@ FIRST_BACKOFF_SECONDS: Final = 0.1
 LAST_BACKOFF_SECONDS: Final = 5.0
 
 log = structlog.get_logger()
-Lane = tuple[Output, int]
 T = TypeVar("T")
 
 
@@ -115,9 +114,7 @@ class KafkaSink:
         for name in outputs:
             require_partitions(name, counts[name], n_tasks)
 
-    async def emit(
-        self, records: Mapping[tuple[Output, int], Sequence[OutputRecord]]
-    ) -> Awaitable[None]:
+    async def emit(self, records: Mapping[Lane, Sequence[OutputRecord]]) -> Awaitable[None]:
         """Enqueues records; the awaitable ends when all of them are acknowledged.
 
         Waits while too much is in flight. Raises SourceUnusable, or SourceUnavailable if stopped.

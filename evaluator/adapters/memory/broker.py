@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 from msgspec import Struct, field
 
 from evaluator.core.types.records import LOGS, Log
-from evaluator.ports import Committed, Partition, SourceUnavailable
+from evaluator.ports import Committed, Lane, Partition, SourceUnavailable
 from evaluator.waiting import is_set_within
 from evaluator.wire.records import LEADER_OUTPUTS, LeaderOutput, Output, OutputRecord
 
@@ -80,8 +80,8 @@ class MemoryBroker:
         self.release_timeout_seconds = release_timeout_seconds
         self.logs = {(log, p): PartitionLog() for log in LOGS for p in range(self.partitions[log])}
         self._n_created: dict[Log, int] = dict.fromkeys(LOGS, 1)
-        self._outputs: dict[tuple[Output, int], deque[OutputRecord]] = {}
-        self._n_written: dict[tuple[Output, int], int] = {}
+        self._outputs: dict[Lane, deque[OutputRecord]] = {}
+        self._n_written: dict[Lane, int] = {}
         self.max_bytes: dict[Output, int] = {}  # of a record, where an output has a limit
         self.leader = LeaderTopics()
         self._groups: dict[str, Group] = {}
@@ -176,7 +176,7 @@ class MemoryBroker:
                 kept.drop_before(min(kept.first if c is None else c.offset for c in others))
         self.notify()
 
-    def write(self, lane: tuple[Output, int], records: Sequence[OutputRecord]) -> None:
+    def write(self, lane: Lane, records: Sequence[OutputRecord]) -> None:
         """Makes records of an output partition visible."""
         kept = self._outputs.setdefault(lane, deque(maxlen=MAX_OUTPUTS))
         kept.extend(records)

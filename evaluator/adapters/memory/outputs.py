@@ -8,9 +8,9 @@ import numpy as np
 
 from evaluator.adapters.memory.broker import MemoryBroker
 from evaluator.core.columns.byte_strings import ByteStrings
-from evaluator.ports import Fenced, SourceUnavailable
+from evaluator.ports import Fenced, Lane, SourceUnavailable
 from evaluator.wire.outputs.sizes import refused
-from evaluator.wire.records import LeaderOutput, Output, OutputRecord, SettledRecords
+from evaluator.wire.records import LeaderOutput, OutputRecord, SettledRecords
 
 
 class MemorySink:
@@ -24,7 +24,7 @@ class MemorySink:
         self._broker = broker
         self.refused = 0
         self._unwritten: deque[
-            tuple[Mapping[tuple[Output, int], Sequence[OutputRecord]], asyncio.Future[None]]
+            tuple[Mapping[Lane, Sequence[OutputRecord]], asyncio.Future[None]]
         ] = deque()
         self._writing: asyncio.Task[None] | None = None
         self._stopped = False
@@ -32,9 +32,7 @@ class MemorySink:
     async def start(self) -> None:
         self._broker.require()
 
-    async def emit(
-        self, records: Mapping[tuple[Output, int], Sequence[OutputRecord]]
-    ) -> Awaitable[None]:
+    async def emit(self, records: Mapping[Lane, Sequence[OutputRecord]]) -> Awaitable[None]:
         if self._stopped:
             raise SourceUnavailable("The sink is stopped.")
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -54,7 +52,7 @@ class MemorySink:
                 done.set_result(None)
         self._writing = None
 
-    def _write_rows(self, lane: tuple[Output, int], rows: Sequence[OutputRecord]) -> None:
+    def _write_rows(self, lane: Lane, rows: Sequence[OutputRecord]) -> None:
         output, partition = lane
         max_bytes = self._broker.max_bytes.get(output)
         if max_bytes is None:
