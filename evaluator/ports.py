@@ -19,6 +19,8 @@ from evaluator.wire.records import LeaderOutput, Output, OutputRecord, Records, 
 from evaluator.wire.state.task_rows import Row, Table
 
 Partition = tuple[Log, int]
+RecordAt = tuple[Partition, int]
+"""The offset of a record in its partition."""
 Lane = tuple[Output, int]
 """An output and one of its partitions."""
 
@@ -184,9 +186,7 @@ class Source(Protocol):
     async def topic_ids(self) -> Mapping[Log, str]:
         """The ids of the topics, if known. Raises SourceUnusable if partition counts changed."""
 
-    async def records_at(
-        self, places: Collection[tuple[Partition, int]]
-    ) -> Mapping[tuple[Partition, int], Records | None]:
+    async def records_at(self, places: Collection[RecordAt]) -> Mapping[RecordAt, Records | None]:
         """The existing records at these offsets; None for skipped or damaged ones."""
 
     async def checkpoints(self, tasks: Collection[int]) -> Mapping[int, Mapping[bytes, bytes]]:

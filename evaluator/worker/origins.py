@@ -12,7 +12,7 @@ import structlog
 
 from evaluator.core.join.changes import LastRecord, LogId, Origin
 from evaluator.core.types.records import LOGS, Log
-from evaluator.ports import UNKNOWN_END, Committed, Partition, Source, SourceUnusable
+from evaluator.ports import UNKNOWN_END, Committed, Partition, RecordAt, Source, SourceUnusable
 from evaluator.wire.state.origin import commit_note, last_record
 
 WATCH_SECONDS: Final = 10.0
@@ -147,7 +147,7 @@ class Origins:
         Updates `ends_lost`.
         """
         found: dict[Partition, Mismatch] = {}
-        last: dict[tuple[Partition, int], LastRecord] = {}
+        last: dict[RecordAt, LastRecord] = {}
         for number, (positions, origin) in states.items():
             for name, position in positions.items():
                 partition, log_id = (name, number), origin.logs[name]
@@ -186,7 +186,7 @@ class Origins:
         return None
 
     async def _compare_records(
-        self, last: Mapping[tuple[Partition, int], LastRecord]
+        self, last: Mapping[RecordAt, LastRecord]
     ) -> dict[Partition, Mismatch]:
         """Mismatches of the last records that were read with the records at their offsets.
 

@@ -43,6 +43,7 @@ from evaluator.ports import (
     Partition,
     Place,
     Prepare,
+    RecordAt,
     SourceUnavailable,
 )
 from evaluator.wire.records import CHECKPOINTS, Records
@@ -206,9 +207,7 @@ class KafkaSource(PartitionReader):
         self._member.check_counts({name: topic.n_partitions for name, topic in found.items()})
         return {self._logs[name]: topic.topic_id for name, topic in found.items() if topic.topic_id}
 
-    async def records_at(
-        self, places: Collection[tuple[Partition, int]]
-    ) -> Mapping[tuple[Partition, int], Records | None]:
+    async def records_at(self, places: Collection[RecordAt]) -> Mapping[RecordAt, Records | None]:
         """The single records at these offsets; None if they are skipped or damaged."""
         return await read_records_at(self._connection, self._topics, places)
 

@@ -23,11 +23,9 @@ from evaluator.adapters.kafka.topic_reader import (
 )
 from evaluator.core.types.records import LOGS, Log
 from evaluator.core.types.skips import Skips, covered
-from evaluator.ports import Partition, Place, Prepare, SourceUnusable
+from evaluator.ports import Partition, Place, Prepare, RecordAt, SourceUnusable
 from evaluator.wire.records import CHECKPOINTS, LeaderOutput, Output, OutputRecord, Records
 from evaluator.wire.state.checkpoint import CheckpointSets
-
-RecordAt = tuple[Partition, int]
 
 
 async def _read_topic(

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from evaluator.adapters.memory.broker import MemoryBroker, PartitionLog
 from evaluator.core.types.records import LOGS, Log
 from evaluator.core.types.skips import OffsetRange, covered
-from evaluator.ports import Assignment, Committed, Partition, Place, SourceUnusable
+from evaluator.ports import Assignment, Committed, Partition, Place, RecordAt, SourceUnusable
 from evaluator.wire.records import Records, without
 from evaluator.wire.state.checkpoint import CheckpointSets
 
@@ -91,9 +91,7 @@ class MemorySource:
                 )
         return {log: self._broker.topic_id(log) for log in LOGS}
 
-    async def records_at(
-        self, places: Collection[tuple[Partition, int]]
-    ) -> Mapping[tuple[Partition, int], Records | None]:
+    async def records_at(self, places: Collection[RecordAt]) -> Mapping[RecordAt, Records | None]:
         self._broker.require()
         read = {
             (each, offset): _slice(each, self._broker.logs[each], offset, 1)
