@@ -18,12 +18,7 @@ import numpy as np
 from evaluator.adapters.files.logs import MAX_PARTITIONS, NAMES
 from evaluator.adapters.files.parquet import StoredRecord, read_parquet
 from evaluator.adapters.files.remote import file_system, reason_of
-from evaluator.adapters.files.streams import (
-    MAX_BATCH_BYTES,
-    batches_of,
-    open_stream,
-    records_of,
-)
+from evaluator.adapters.files.streams import MAX_BATCH_BYTES, batches_of, open_stream, records_of
 from evaluator.core.types.records import LOGS, Log
 from evaluator.ports import UNKNOWN_END, Partition, SourceAmbiguous, SourceUnusable
 from evaluator.version import how_to_install

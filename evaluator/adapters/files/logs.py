@@ -9,13 +9,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from evaluator.adapters.files.streams import (
-    Stream,
-    batches_of,
-    open_stream,
-    records_of,
-    size_of,
-)
+from evaluator.adapters.files.streams import Stream, batches_of, open_stream, records_of, size_of
 from evaluator.core.types.records import LOGS, Log
 from evaluator.ports import UNKNOWN_END, Partition, SourceAmbiguous, SourceUnusable
 from evaluator.wire.records import MAX_MESSAGE_BYTES, Records

@@ -18,12 +18,7 @@ import structlog
 from aiohttp import web
 
 from evaluator.adapters.http.access import Access, HttpUnusable
-from evaluator.adapters.http.connections import (
-    Connections,
-    Handler,
-    Timeouts,
-    busy_during_request,
-)
+from evaluator.adapters.http.connections import Connections, Handler, Timeouts, busy_during_request
 from evaluator.adapters.http.history import HOURS_POINTS, ChartHistory, Series
 from evaluator.adapters.http.problems import Recent, problems_of
 from evaluator.core.online.events import LeaderView

@@ -15,12 +15,7 @@ from evaluator.adapters.kafka.clients import (
 )
 from evaluator.adapters.kafka.connection import Connection, probe
 from evaluator.adapters.kafka.errors import BatchDamaged, skip, skipped
-from evaluator.adapters.kafka.topic_reader import (
-    Fetched,
-    TopicReader,
-    input_settings,
-    records_of,
-)
+from evaluator.adapters.kafka.topic_reader import Fetched, TopicReader, input_settings, records_of
 from evaluator.core.types.records import LOGS, Log
 from evaluator.core.types.skips import Skips, covered
 from evaluator.ports import Partition, Place, Prepare, RecordAt, SourceUnusable
