@@ -18,7 +18,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from benchmarks.pipeline import GC_THRESHOLD, SKEW_MS, Stopwatch
 from benchmarks.world import Message, make_world
 from evaluator.adapters.kafka.aiokafka_fetches import replace_unpacking
-from evaluator.adapters.kafka.topic_reader import records_of
+from evaluator.adapters.kafka.topic_reader import Fetched, records_of
 from evaluator.core.types.records import Log
 from evaluator.tables import format_table
 from evaluator.wire.messages.codec import decode_judgments, decode_rankings
@@ -85,7 +85,7 @@ def read(log: Log, sets: list[bytes]) -> dict[str, float]:
         )
         while found.has_more():
             rows = found.getall(MAX_RECORDS)
-            records = records_of(log, partition, rows, position.position)
+            records = records_of(log, partition, Fetched(rows, position.position))
             watch.lap("unpack")
             decode = decode_rankings if log == "rankings" else decode_judgments
             columns = decode(records, max_future_skew_ms=SKEW_MS)

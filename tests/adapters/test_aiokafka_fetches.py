@@ -97,13 +97,13 @@ def test_a_fetch_is_freed_without_garbage_collection_when_its_records_are_taken(
 
 def read(data, at=0, limit=None, *, is_mapped=False, **how):
     """The records of a fetch, taken *limit* at a time, the position, and the error if there is."""
-    rows, error = [], None
+    rows, error, mapped = [], None, {"rankings"} if is_mapped else ()
     result = fetched(data, at, deserializer=kept_to_map if is_mapped else kept, **how)
     try:
         while result.has_more():
             some = result.getall(limit)
             assert limit is None or len(some) <= limit
-            found = records_of("rankings", PARTITION, some, 0, is_mapped=is_mapped)
+            found = records_of("rankings", PARTITION, Fetched(some, 0), mapped)
             columns = [found.offsets, found.timestamps_ms, found.keys, found.values]
             assert (found.headers is not None) == is_mapped
             if is_mapped:
@@ -245,7 +245,7 @@ def test_values_larger_than_the_message_limit_are_cut(monkeypatch, codec):
     data = batch(0, [Row(at, value[1:], value) for at, value in enumerate(values)], codec=codec)
     rows, _, _ = same(monkeypatch, data)
     assert [len(row[3]) for row in rows] == [MAX_MESSAGE_BYTES, KEPT_BYTES, 1]
-    some = records_of("rankings", PARTITION, fetched(data).getall(2), 2)
+    some = records_of("rankings", PARTITION, Fetched(fetched(data).getall(2), 2))
     assert some.oversize == {1: MAX_MESSAGE_BYTES + 1}
 
 
@@ -257,8 +257,10 @@ def test_foreign_records_have_a_higher_limit_than_messages(monkeypatch, codec):
     assert rows == by_reference(monkeypatch, data, is_mapped=True)[0]
     assert [len(row[3]) for row in rows] == [*sizes[:2], KEPT_BYTES]
     some = fetched(data, deserializer=kept_to_map).getall()
-    assert records_of("rankings", PARTITION, some, 3, is_mapped=True).oversize == {2: sizes[2]}
-    beside = records_of("judgments", PARTITION, some, 3)
+    assert records_of("rankings", PARTITION, Fetched(some, 3), {"rankings"}).oversize == {
+        2: sizes[2]
+    }
+    beside = records_of("judgments", PARTITION, Fetched(some, 3))
     assert beside.oversize == dict(enumerate(sizes))
     assert list(beside.values) == [b"a" * KEPT_BYTES] * 3
     assert beside.headers is None
@@ -320,7 +322,9 @@ def test_only_the_first_records_of_an_oversized_decompressed_batch_are_read(monk
     rows, position, error = read(alone)
     assert [(row[0], row[3]) for row in rows] == [(0, b"v"), (1, large[:KEPT_BYTES]), (2, b"x")]
     assert (position, error) == (3, None)
-    assert records_of("rankings", PARTITION, fetched(alone).getall(), 3).oversize == {1: len(large)}
+    assert records_of("rankings", PARTITION, Fetched(fetched(alone).getall(), 3)).oversize == {
+        1: len(large)
+    }
     followed = batch(0, [*before, last], codec=codec) + batch(3, [Row(0, None, b"x")])
     rows, position, error = read(followed)
     assert ([row[0] for row in rows], position, error) == ([0, 1], 2, None)

@@ -292,10 +292,7 @@ class KafkaSource(PartitionReader):
         before = {each: self.positions[each] for each in wanted}
         found = await self._read(consumer, wanted, max_records, deadline, changed)
         batches = [
-            records_of(
-                *(self._logs[each.topic], each, fetched.rows, fetched.next_offset),
-                is_mapped=self._logs[each.topic] in self._connection.mapped,
-            )
+            records_of(self._logs[each.topic], each, fetched, self._connection.mapped)
             for each, fetched in found.items()
         ]
         if self._prepare is not None and batches:

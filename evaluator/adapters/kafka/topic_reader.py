@@ -372,14 +372,10 @@ def input_settings(connection: Connection) -> Mapping[str, Any]:
 
 
 def records_of(
-    name: Log,
-    partition: TopicPartition,
-    rows: RecordColumns | list[Any],
-    next_offset: int,
-    *,
-    is_mapped: bool = False,
+    name: Log, partition: TopicPartition, fetched: Fetched, mapped: Collection[Log] = ()
 ) -> Records:
     """The records of a consumer with `input_settings` without skipped offsets."""
+    rows, is_mapped = fetched.rows, name in mapped
     columns = rows if isinstance(rows, RecordColumns) else columns_of(rows, is_foreign=is_mapped)
     offsets, sizes, values = columns.offsets, columns.value_sizes, columns.values
     large = sizes > (MAX_RECORD_BYTES if is_mapped else MAX_MESSAGE_BYTES)
@@ -392,7 +388,7 @@ def records_of(
         keys=columns.keys,
         values=values,
         timestamps_ms=columns.timestamps_ms,
-        next_offset=next_offset,
+        next_offset=fetched.next_offset,
         oversize=dict(zip(offsets[large].tolist(), sizes[large].tolist(), strict=True)),
         headers=columns.headers if is_mapped else None,
     )

@@ -112,7 +112,7 @@ async def read_records_at(
             try:
                 for (number, offset), row in (await _rows_at(reader, offsets)).items():
                     partition = TopicPartition(topic, number)
-                    record = row and records_of(name, partition, [row], offset + 1)
+                    record = row and records_of(name, partition, Fetched([row], offset + 1))
                     found[(name, number), offset] = record
             finally:
                 await reader.close()
@@ -245,9 +245,7 @@ class KafkaRange:
         try:
             reader.seek(partition, start)
             async for _, fetched in reader.until({partition: end}, max_records=max_records):
-                is_mapped = log in self._connection.mapped
-                rows, next_offset = fetched.rows, fetched.next_offset
-                records = records_of(log, named, rows, next_offset, is_mapped=is_mapped)
+                records = records_of(log, named, fetched, self._connection.mapped)
                 if records.next_offset > end:
                     records = records.rows(records.offsets < end, end)
                 if self._prepare is not None:
