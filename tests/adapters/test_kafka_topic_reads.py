@@ -7,18 +7,19 @@ from aiokafka import TopicPartition
 
 from evaluator.adapters.kafka import topic_reads
 from evaluator.adapters.kafka.errors import BatchDamaged
-from evaluator.adapters.kafka.topic_reader import Fetched
+from evaluator.adapters.kafka.topic_reader import Fetched, TopicReader
 from evaluator.ports import SourceUnusable
 
 DAMAGED = {(0, 5), (0, 6)}
 
 
-class Reader:
+class Reader(TopicReader):
     """Reads the first of the requested partitions; damaged records raise an error."""
 
     refusal = None
 
     def __init__(self, connection, topic):
+        super().__init__(connection, topic)
         self.topic, self.at = topic, {}
 
     def seek(self, partition, offset):
@@ -40,9 +41,6 @@ class Reader:
             serialized_value_size=1,
         )
         return {number: Fetched([row], offset + 1)}
-
-    async def close(self):
-        pass
 
 
 async def read(places):

@@ -73,8 +73,7 @@ class KafkaAnswers:
                 return []
         found: list[tuple[str, Answer]] = []
         n_unreadable, first = 0, (0, "")
-        reader = TopicReader(self._connection, self._topic)
-        try:
+        async with TopicReader(self._connection, self._topic) as reader:
             if self._next_offset is None:
                 await reader.begin((0,))
             else:
@@ -91,8 +90,6 @@ class KafkaAnswers:
                 if key.registry == self._registry and row.value:
                     found.append((key.id, self._answer(row.offset, row.value)))
             self._next_offset = next_offset
-        finally:
-            await reader.close()
         if n_unreadable:
             log.warning("schemas_unreadable", records=n_unreadable, offset=first[0], error=first[1])
         return found

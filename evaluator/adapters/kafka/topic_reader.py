@@ -5,7 +5,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Self
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -90,6 +90,12 @@ class PartitionReader(ABC):
         self._answered_at = time.monotonic()
         self._consumer = await start_consumer(self._connection, **settings)
         return self._consumer
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
 
     async def close(self) -> None:
         """Closes the consumer; positions stay."""

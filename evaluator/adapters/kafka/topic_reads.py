@@ -27,8 +27,7 @@ async def _read_topic(
     connection: Connection, topic: str, partitions: Collection[int], from_ms: int | None = None
 ) -> AsyncIterator[Any]:
     """The rows of partitions, from the first record timestamp *from_ms* or later."""
-    reader = TopicReader(connection, topic)
-    try:
+    async with TopicReader(connection, topic) as reader:
         await reader.begin(partitions)
         if from_ms is not None:
             times = dict.fromkeys((TopicPartition(topic, each) for each in partitions), from_ms)
@@ -38,8 +37,6 @@ async def _read_topic(
                 reader.seek(each.partition, ends[each] if first is None else first.offset)
         async for row in reader.rest(partitions):
             yield row
-    finally:
-        await reader.close()
 
 
 async def read_checkpoints(
@@ -108,14 +105,11 @@ async def read_records_at(
             else:
                 offsets.setdefault(number, []).append(offset)
         if offsets:
-            reader = TopicReader(connection, topic)
-            try:
+            async with TopicReader(connection, topic) as reader:
                 for (number, offset), row in (await _rows_at(reader, offsets)).items():
                     partition = TopicPartition(topic, number)
                     record = row and records_of(name, partition, Fetched([row], offset + 1))
                     found[(name, number), offset] = record
-            finally:
-                await reader.close()
     return found
 
 
@@ -241,8 +235,7 @@ class KafkaRange:
             return
         await probe(self._connection)
         named = TopicPartition(self._topics[log], partition)
-        reader = _RangeReader(self._connection, named.topic)
-        try:
+        async with _RangeReader(self._connection, named.topic) as reader:
             reader.seek(partition, start)
             async for _, fetched in reader.until({partition: end}, max_records=max_records):
                 records = records_of(log, named, fetched, self._connection.mapped)
@@ -252,8 +245,6 @@ class KafkaRange:
                     await self._prepare([records])
                 if len(records) or records.next_offset >= end:
                     yield records
-        finally:
-            await reader.close()
 
     async def close(self) -> None:
         await self._reader.close()
