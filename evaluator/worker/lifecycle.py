@@ -39,16 +39,11 @@ class CatchUp(Enum):
     """It reads new records."""
 
 
+_RELEASING: Final = frozenset({WorkerState.HANDING_OVER, WorkerState.STOPPING})
 WORKER_TRANSITIONS: Final[Mapping[WorkerState, frozenset[WorkerState]]] = {
-    WorkerState.CONNECTING: frozenset(
-        {WorkerState.RESTORING, WorkerState.HANDING_OVER, WorkerState.STOPPING}
-    ),
-    WorkerState.RESTORING: frozenset(
-        {WorkerState.RUNNING, WorkerState.HANDING_OVER, WorkerState.STOPPING}
-    ),
-    WorkerState.RUNNING: frozenset(
-        {WorkerState.RESTORING, WorkerState.HANDING_OVER, WorkerState.STOPPING}
-    ),
+    WorkerState.CONNECTING: _RELEASING | {WorkerState.RESTORING},
+    WorkerState.RESTORING: _RELEASING | {WorkerState.RUNNING},
+    WorkerState.RUNNING: _RELEASING | {WorkerState.RESTORING},
     WorkerState.HANDING_OVER: frozenset({WorkerState.RESTORING, WorkerState.STOPPING}),
     WorkerState.STOPPING: frozenset(),
 }
