@@ -122,7 +122,7 @@ def _leader_document(view: LeaderView) -> dict[str, Any]:
         "buffered": view.n_buffered,
         "ignored": view.n_ignored,
         "settled_time_ms": view.now_ms,
-        "models": [_model_document(model_view) for model_view in view.models],
+        "models": [_model_document(model) for model in view.models],
         "alarms": {
             "watched_until_ms": view.alarms.tick_end_ms,
             "series_left_out": view.alarms.n_left_out,
@@ -156,25 +156,23 @@ def _series_document(view: AlarmView) -> dict[str, Any]:
 _LAST: Final = ("version", "status", "reason")
 
 
-def _model_document(model_view: ModelView) -> dict[str, Any]:
-    last = model_view.last_experiment
+def _model_document(view: ModelView) -> dict[str, Any]:
+    last = view.last_experiment
     return {
-        "model": model_view.model,
-        "epoch": model_view.epoch,
-        "version": model_view.version,
-        "champion_version": None if model_view.champion is None else model_view.champion.number,
-        "challenger_version": None
-        if model_view.challenger is None
-        else model_view.challenger.number,
-        "updates": model_view.updates,
-        "loss": model_view.loss,
-        "frozen": model_view.frozen,
-        "unusable": dict(model_view.unusable),
-        "unusable_share": model_view.unusable_share,
-        "unknown_transforms": list(model_view.unknown_transforms),
-        "evidence_for": model_view.evidence_for,
-        "evidence_against": model_view.evidence_against,
-        "traces": model_view.n_traces,
+        "model": view.model,
+        "epoch": view.epoch,
+        "version": view.version,
+        "champion_version": None if view.champion is None else view.champion.number,
+        "challenger_version": None if view.challenger is None else view.challenger.number,
+        "updates": view.updates,
+        "loss": view.loss,
+        "frozen": view.frozen,
+        "unusable": dict(view.unusable),
+        "unusable_share": view.unusable_share,
+        "unknown_transforms": list(view.unknown_transforms),
+        "evidence_for": view.evidence_for,
+        "evidence_against": view.evidence_against,
+        "traces": view.n_traces,
         "last_experiment": None if last is None else dict(zip(_LAST, last, strict=True)),
     }
 
