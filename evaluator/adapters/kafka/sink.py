@@ -213,13 +213,9 @@ class KafkaSink:
         """Replaces the head, which is too large for the topic, by smaller batches or records."""
         batch = queue[0]
         if len(batch.records) > 1:
-            middle = len(batch.records) // 2
-            queue.popleft()
-            half = batch.n_bytes // 2
+            middle, half = len(batch.records) // 2, batch.n_bytes // 2
             batch.emission.left += 1
-            queue.appendleft(
-                OutputBatch(batch.records[middle:], batch.n_bytes - half, batch.emission)
-            )
+            queue[0] = OutputBatch(batch.records[middle:], batch.n_bytes - half, batch.emission)
             queue.appendleft(OutputBatch(batch.records[:middle], half, batch.emission))
             return
         (record,), (output, partition) = batch.records, lane
