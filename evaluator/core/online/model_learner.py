@@ -9,9 +9,9 @@ from typing import Any, Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from evaluator.core.features import FEATURE_NAMES, SuccessTable, shortened
-from evaluator.core.learning.optimisers import Numbers
-from evaluator.core.learning.transforms import Transforms, of_features
+from evaluator.core.features import FEATURE_NAMES, shortened
+from evaluator.core.learning.learner import LearnerState
+from evaluator.core.learning.transforms import of_features
 from evaluator.core.online.events import Command, Release, Status, Version
 from evaluator.core.online.experiment import Experiments
 from evaluator.core.online.ordered_merge import SettledQuery
@@ -73,11 +73,16 @@ class ModelLearner(Struct):
 
     def _take_learned(self, rules: Rules) -> None:
         """Takes the weights learned so far, once they have a scale."""
-        learner, names, self.learned = self.training.learner, self.training.feature_names, None
+        learner, self.learned = self.training.learner, None
         if learner is not None and learner.scale is not None and not learner.frozen:
-            weights = rules.learner.snapshot(learner)
-            transforms = of_features(rules.transforms, names)
-            self.learned = Version(0, 0, weights, names, self._history(), transforms)
+            self.learned = self._snapshot(learner, rules)
+
+    def _snapshot(self, learner: LearnerState, rules: Rules) -> Version:
+        """The learned weights, as a version that has no number yet."""
+        names = self.training.feature_names
+        weights, transforms = rules.learner.snapshot(learner), of_features(rules.transforms, names)
+        history = self.success_rates.now if names == FEATURE_NAMES else None  # of computed features
+        return Version(0, 0, weights, names, history, transforms)
 
     def _learn_from(self, queries: Sequence[SettledQuery], rules: Rules) -> None:
         queries = [featured(query, rules.embedder) for query in queries]
@@ -142,10 +147,6 @@ class ModelLearner(Struct):
         self.success_rates.end_interval(now_ms, max_bytes=max_bytes)
         self.experiments.shorten_tables(max_bytes)
 
-    def _history(self) -> SuccessTable | None:
-        """The table for the current weights; None if no features are computed."""
-        return self.success_rates.now if self.training.feature_names == FEATURE_NAMES else None
-
     def _initial(self, rules: Rules) -> list[Release]:
         """Makes initial weights the first champion, also in place of one for a first query."""
         names, weights = self.training.feature_names, rules.initial_weights
@@ -157,7 +158,7 @@ class ModelLearner(Struct):
         if live is not None and not self.training.unusable.most_were_usable:
             return []
         transforms = of_features(rules.transforms, names)
-        champion = self._next_version(0, weights, names, None, transforms)
+        champion = self._numbered(Version(0, 0, weights, names, None, transforms), 0)
         self.experiments.champions = [champion]
         return [self._release("initial", champion)]
 
@@ -191,7 +192,7 @@ class ModelLearner(Struct):
         self.experiments.end(now_ms + rules.gate.cool_down_ms)
         self._on(Event.ROLL_BACK)
         of_command = command.history, command.transforms
-        champion = self._next_version(now_ms, weights, names, *of_command)
+        champion = self._numbered(Version(0, 0, weights, names, *of_command), now_ms)
         self.experiments.champions.append(champion)
         return self._release("rolled_back", champion, reason=command.reason)
 
@@ -202,7 +203,7 @@ class ModelLearner(Struct):
             return []
         self._on(Event.EXPERIMENT_ENDED)
         challenger, verdict, evidence = decision
-        version = self._next_version(now_ms, *challenger[2:])
+        version = self._numbered(challenger, now_ms)
         status: Status = "rejected"
         if verdict.status == "promoted":
             status = "promoted" if rules.mode == "auto" else "proposed"
@@ -214,7 +215,7 @@ class ModelLearner(Struct):
 
     def _start_experiment(self, now_ms: int, rules: Rules) -> list[Release]:
         """Makes a snapshot of the weights the challenger, if an experiment may start now."""
-        training, learner = self.training, self.training.learner
+        learner = self.training.learner
         cooled_down = now_ms >= self.experiments.gate.rests_until_ms
         if self.current is ModelState.COOLING_DOWN and cooled_down:
             self._on(Event.COOLED_DOWN)
@@ -222,38 +223,25 @@ class ModelLearner(Struct):
             return []
         if learner.scale is None or not self.experiments.progress.beats():
             return []
-        weights = rules.learner.snapshot(learner)
-        training.learner = rules.learner.published(learner)
-        history = self._history()
-        names = training.feature_names
-        transforms = of_features(rules.transforms, names)
-        challenger = self._next_version(now_ms, weights, names, history, transforms)
+        self.training.learner = rules.learner.published(learner)
+        challenger = self._numbered(self._snapshot(learner, rules), now_ms)
         self.experiments.start(challenger, now_ms)
         self._on(Event.EXPERIMENT_STARTED)
         return [self._release("challenger", challenger)]
 
     def _publish_frozen(self, rules: Rules) -> list[Release]:
         """Publishes the weights once when learning has ended."""
-        training, learner = self.training, self.training.learner
+        learner = self.training.learner
         if learner is None or self.current not in IS_FROZEN or self.frozen_published:
             return []
         self.frozen_published = True
-        weights, history = rules.learner.snapshot(learner), self._history()
-        names = training.feature_names
-        transforms = of_features(rules.transforms, names)
-        version = self._next_version(0, weights, names, history, transforms)
+        version = self._numbered(self._snapshot(learner, rules), 0)
         return [self._release("frozen", version, reason=learner.frozen)]
 
-    def _next_version(
-        self,
-        from_ms: int,
-        weights: Numbers,
-        names: tuple[str, ...],
-        history: SuccessTable | None,
-        transforms: Transforms,
-    ) -> Version:
+    def _numbered(self, version: Version, from_ms: int) -> Version:
+        """The next version of the model: the same weights, in force from *from_ms* on."""
         self.version += 1
-        return Version(self.version, from_ms, weights, names, history, transforms)
+        return version._replace(number=self.version, from_ms=from_ms)
 
     def _release(
         self,
