@@ -4,9 +4,9 @@ A state has plain numbers only, so JSON stores it exactly, and learning from a s
 the same bits as uninterrupted learning.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import isfinite, sqrt
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
@@ -49,20 +49,6 @@ class LearnerState(Struct, frozen=True):
     n_free: int = 0
     squares: Numbers = ()
     frozen: str = ""
-
-    @classmethod
-    def load(cls, state: Mapping[str, Any]) -> "LearnerState":
-        """The same state, from its `asdict` in JSON."""
-        first, second, *decays = state["moments"]
-        return cls(
-            **{
-                **state,
-                "weights": tuple(state["weights"]),
-                "scale": None if state["scale"] is None else tuple(state["scale"]),
-                "squares": tuple(state["squares"]),
-                "moments": Moments(tuple(first), tuple(second), *decays),
-            }
-        )
 
 
 class Learner(Struct, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct, convert, field
 from msgspec.structs import asdict, replace
 
 from evaluator.core.learning.groups import Group
@@ -353,10 +353,9 @@ class Training(Struct):
 
     @classmethod
     def load(cls, state: Mapping[str, Any]) -> "Training":
-        learner = state["learner"]
         return cls(
             tuple(state["feature_names"]),
-            None if learner is None else LearnerState.load(learner),
+            convert(state["learner"], LearnerState | None),
             state["loss"],
             Unusable.load(state["unusable"]),
         )
