@@ -7,7 +7,7 @@ fixed order of operations, so that any implementation has the same bits.
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import fsum, sqrt
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
@@ -28,7 +28,7 @@ _MOST_CORRELATION: Final = 0.95
 _UNITS: Final = 1 << 20
 
 
-class Reference(Struct, frozen=True):
+class Reference(Struct, frozen=True, array_like=True):
     """The expected values of a series.
 
     Args:
@@ -46,13 +46,6 @@ class Reference(Struct, frozen=True):
     betas: tuple[float, ...]
     spreads: tuple[float, ...]
     weeks: tuple[int, ...]
-
-    @classmethod
-    def load(cls, state: Sequence[Any]) -> "Reference":
-        """A reference from its members as JSON stores them."""
-        profile, mean, variance, *others = state
-        betas, spreads, weeks = map(tuple, others)
-        return cls(tuple(profile), mean, variance, betas, spreads, weeks)
 
     @property
     def day_spread(self) -> float:

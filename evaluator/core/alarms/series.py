@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from math import fsum
 from typing import Any, Final, Literal, NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, convert
 from msgspec.structs import astuple, replace
 
-from evaluator.core.alarms.alarm import Alarm, Carrier, Context
+from evaluator.core.alarms.alarm import Alarm
 from evaluator.core.alarms.exclusions import MAX_RANGES, Exclusion, Exclusions
 from evaluator.core.alarms.look import Hour, Look, hours_before, look_at
 from evaluator.core.alarms.reference import (
@@ -330,18 +330,11 @@ class AlarmSeries:
         for name, sums in self.sums.items():
             of_name = [(part.rpartition("-"), hours) for part, hours in days.items()]
             sums.load({int(day): hours for (of, _, day), hours in of_name if of == name})
-        self.exclusions = Exclusions(Exclusion(*of) for of in state["excluded"])
+        self.exclusions = Exclusions(convert(state["excluded"], list[Exclusion]))
         self._moved = _Moved(*state["moved"])
-        self.alarm = None
-        if state["alarm"] is not None:
-            alarm = Alarm(*state["alarm"])
-            carried_by = tuple(Carrier(*of) for of in alarm.carried_by)
-            context = Context(*alarm.context)
-            context = context._replace(weeks_ms=tuple(context.weeks_ms))
-            self.alarm = alarm._replace(carried_by=carried_by, context=context)
-        reference = state["reference"]
-        self.reference = None if reference is None else Reference.load(reference)
-        self.looks = [Look(*look) for look in state["looks"]]
+        self.alarm = convert(state["alarm"], Alarm | None)
+        self.reference = convert(state["reference"], Reference | None)
+        self.looks = convert(state["looks"], list[Look])
 
 
 def _part(name: str, day: int) -> str:
