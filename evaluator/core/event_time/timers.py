@@ -69,12 +69,6 @@ class DueRange(NamedTuple):
     offsets: IntArray
     rows: IntArray
 
-    @classmethod
-    def of(cls, run: Run, entries: Entries, first: int, last: int) -> "DueRange":
-        """The entries *first* to before *last*."""
-        columns = (entries.times_ms, entries.offsets, entries.rows)
-        return cls(run, first, *(column[first:last] for column in columns))
-
     def part(self, first: int, last: int) -> "DueRange":
         """Some of the entries."""
         return DueRange(self.run, self.first + first, *(each[first:last] for each in self[2:]))
@@ -212,7 +206,8 @@ class Timers:
         entries = self.entries(run)
         first, last = run.passed[timer], _n_before(entries.times_ms, limit_ms)
         run.passed[timer] = max(first, last)
-        return DueRange.of(run, entries, first, last)
+        whole = DueRange(run, 0, entries.times_ms, entries.offsets, entries.rows)
+        return whole.part(first, last)
 
     def _await(self, run: Run, timer: Timer) -> None:
         passed = run.passed[timer]
