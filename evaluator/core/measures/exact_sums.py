@@ -335,11 +335,6 @@ class Windows(Struct):
         """The watermark after which a window is final."""
         return start_ms + min(self.window_ms, LONGEST_MS) - 1 + self.retention_ms
 
-    def still_open(self) -> list[FinalWindow]:
-        """The windows that are not final, with their current values, earliest first."""
-        windows = sorted(self._open.items())
-        return [row for start_ms, strata in windows for row in self._rows(start_ms, strata)]
-
     def _rows(self, start_ms: int, strata: Mapping[Stratum, Sums]) -> Iterable[FinalWindow]:
         merged: dict[tuple[str, str, str, str], tuple[int, int]] = {}
         for stratum, sums in strata.items():
