@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from evaluator.core.features import Embedder, SuccessTable, learned
 from evaluator.core.measures.exact_sums import add_tally
-from evaluator.core.online.ordered_merge import SettledQuery
+from evaluator.core.online.ordered_merge import PLACE, SettledQuery
 from evaluator.core.online.success_rates import featured, with_rates
 from evaluator.core.types.records import LOGS, SERVED, SettledColumns
 from evaluator.core.types.tally import Tally
@@ -62,7 +62,7 @@ async def read_groups(
             add_tally(tally, engine.tally())
             for name in LOGS:
                 ranges[f"{name}-{task}"] = (of_logs[name].start, of_logs[name].end)
-    settled.sort(key=lambda query: query.place)
+    settled.sort(key=PLACE)
     log = _group_log(settled, embedder, max_grade)
     log.n_dead_letters = sum(n for path, n in tally.items() if path[0] == "dead_letters")
     log.ranges = ranges

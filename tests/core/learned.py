@@ -12,7 +12,7 @@ from evaluator.core.measures import MeasureSet
 from evaluator.core.online.events import Release
 from evaluator.core.online.offline_ranking import OfflineRanking, Ranked
 from evaluator.core.online.online_learner import IntervalResult, OnlineLearner
-from evaluator.core.online.ordered_merge import SettledQuery
+from evaluator.core.online.ordered_merge import PLACE, SettledQuery
 from evaluator.core.online.rules import Rules
 from evaluator.core.promotion.gate import GateRules
 from evaluator.core.types.records import WatermarkRecord
@@ -74,7 +74,7 @@ def numbered(queries: Sequence[SettledQuery]) -> list[SettledQuery]:
     """The queries in merged order, each with its number in its task."""
     ns = [0] * N_TASKS
     made = []
-    for query in sorted(queries, key=lambda each: each.place):
+    for query in sorted(queries, key=PLACE):
         made.append(query._replace(n=ns[query.task]))
         ns[query.task] += 1
     return made

@@ -14,6 +14,7 @@ from evaluator.core.features import FEATURE_NAMES, Success, SuccessTable
 from evaluator.core.measures import MeasureSet
 from evaluator.core.online.events import Command
 from evaluator.core.online.online_learner import OnlineLearner
+from evaluator.core.online.ordered_merge import PLACE
 from evaluator.core.types.records import WatermarkRecord
 from evaluator.wire.canonical import checksum_of
 from evaluator.wire.outputs.output_models import Settled
@@ -195,7 +196,7 @@ def test_a_settled_record_is_read_as_the_query_that_was_written():
     )
     Settled.model_validate_json(text)
     query = decode_settled(text, MEASURES)
-    assert (query.task, query.n, query.place) == (1, 7, (9, "t", "n"))
+    assert (query.task, query.n, PLACE(query)) == (1, 7, (9, "t", "n"))
     assert query.served_units == {"mrr": round((1 << 40) / 3), "top1": 1 << 40}
     assert (query.grades, query.sources) == ({"a": 2.0, "b": 0.5}, {"human": 1})
     assert query.feature_names == ("x",)
@@ -229,7 +230,7 @@ def test_invalid_training_data_are_dropped_and_the_query_is_kept(invalid):
         b'"grades":{"a":2},"values":{"served":{"mrr":1.0}},%b}'
     )
     query = decode_settled(text % invalid, MEASURES, offset=3)
-    assert (query.place, query.grades) == ((9, "t", "n"), {"a": 2.0})
+    assert (PLACE(query), query.grades) == ((9, "t", "n"), {"a": 2.0})
     assert query.invalid_training_data
     columns, offsets = [("served", "mrr")], np.array([3])
     without_learning = WatchedReader({"mrr": "mrr"}, columns)(

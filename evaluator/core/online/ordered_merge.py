@@ -53,13 +53,9 @@ class SettledQuery(NamedTuple):
         """The values of the served order, by measure."""
         return self.units.get(SERVED, {})
 
-    @property
-    def place(self) -> tuple[int, str, str]:
-        """Its place in the merged order."""
-        return self.settled_time_ms, self.trace_id, self.node_id
 
-
-_PLACE: Final = attrgetter("settled_time_ms", "trace_id", "node_id")
+PLACE: Final = attrgetter("settled_time_ms", "trace_id", "node_id")
+"""The place of a settled query in the merged order."""
 
 
 class SettledGap(Exception):
@@ -125,7 +121,7 @@ class OrderedMerge:
     def _next(self) -> _Task | None:
         """The task with the first unprocessed query."""
         waiting = [task for task in self._tasks if task.waiting]
-        return min(waiting, key=lambda task: _PLACE(task.waiting[0]), default=None)
+        return min(waiting, key=lambda task: PLACE(task.waiting[0]), default=None)
 
     @property
     def awaited(self) -> list[int]:
@@ -182,7 +178,7 @@ class OrderedMerge:
     def take(self) -> Iterator[SettledQuery]:
         """The queries that can be taken now, in order."""
         certain_ms = min(task.watermark_ms for task in self._tasks)  # no query before it is awaited
-        yield from merge(*(self._before(task, certain_ms) for task in self._tasks), key=_PLACE)
+        yield from merge(*(self._before(task, certain_ms) for task in self._tasks), key=PLACE)
         while (first := self._next()) is not None:
             settled_ms = first.waiting[0].settled_time_ms
             if any(task.blocks(settled_ms) for task in self._tasks):

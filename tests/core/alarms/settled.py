@@ -8,7 +8,7 @@ import numpy as np
 
 from evaluator.core.alarms.rules import AlarmRules
 from evaluator.core.online.alarm_watch import AlarmWatch, WatchResult
-from evaluator.core.online.ordered_merge import SettledQuery
+from evaluator.core.online.ordered_merge import PLACE, SettledQuery
 from evaluator.core.online.watched import WatchRules
 from evaluator.core.types.records import WatermarkRecord
 from evaluator.wire.outputs.settled import watched_of
@@ -66,7 +66,7 @@ def settled_world(
                     segments={"locale": locale},
                 )
             )
-    queries.sort(key=lambda query: query.place)
+    queries.sort(key=PLACE)
     ns, offsets = [0] * N_TASKS, [0] * N_TASKS
     numbered = []
     for query in queries:
