@@ -101,10 +101,10 @@ class UpdateBatch(NamedTuple):
 
 
 def batches_of(
-    groups: Sequence[Group], n_features: int, size: int, *, loss: Loss, scaled: bool
+    groups: Sequence[Group], size: int, *, loss: Loss, scaled: bool
 ) -> Iterator[list[UpdateBatch]]:
     """Batches of *size* groups in their order, several at a time; the last one may be shorter."""
-    first, width = 0, 1
+    first, width, n_features = 0, 1, groups[0].features.shape[1] if groups else 0
     for start in range(0, len(groups), size):
         end = min(start + size, len(groups))
         wider = max(width, *(len(group.grades) for group in groups[start:end]))

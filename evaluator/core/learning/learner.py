@@ -91,11 +91,7 @@ class Learner(Struct, frozen=True, kw_only=True):
 
     def batches(self, groups: Sequence[Group], size: int) -> Iterator[list[UpdateBatch]]:
         """The input of `learn`, several batches at a time: *size* groups each, in their order."""
-        if groups:
-            n_features = groups[0].features.shape[1]
-            yield from batches_of(
-                groups, n_features, size, loss=self._loss, scaled=self.scale != "none"
-            )
+        return batches_of(groups, size, loss=self._loss, scaled=self.scale != "none")
 
     def learn(
         self, state: LearnerState, batches: Iterable[UpdateBatch]
