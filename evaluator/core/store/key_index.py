@@ -1,13 +1,11 @@
 """A place for each key, by the hash of the key: sorted runs in memory, merged as in an LSM tree."""
 
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.core.types.records import IntArray
-
-T = TypeVar("T", bound=np.generic)
 
 Hashes = NDArray[np.uint64]
 """128-bit hashes, `[n, 2]`: the first and the second half of each."""
@@ -26,7 +24,7 @@ class _Run:
     def __init__(
         self, first: NDArray[np.uint64], second: NDArray[np.uint64], places: IntArray
     ) -> None:
-        self.first, self.second, self.places = first, second, places
+        self.columns = self.first, self.second, self.places = first, second, places
         self._begins: NDArray[np.int32] | None = None  # of the hashes by their first bits
 
     def __len__(self) -> int:
@@ -35,7 +33,7 @@ class _Run:
     @property
     def n_bytes(self) -> int:
         """Memory of the columns."""
-        return sum(column.nbytes for column in (self.first, self.second, self.places))
+        return sum(column.nbytes for column in self.columns)
 
     def _lower_bound(self, first: NDArray[np.uint64]) -> IntArray:
         """As `searchsorted`, which misses the cache at nearly every step."""
@@ -141,26 +139,12 @@ def _in_order(hashes: Hashes) -> tuple[IntArray, NDArray[np.uint64], NDArray[np.
 
 
 def _merged(larger: _Run, smaller: _Run) -> _Run:
-    """Both runs in one."""
-    to = np.searchsorted(larger.first, smaller.first) + np.arange(len(smaller))
-    kept = np.ones(len(larger) + len(smaller), bool)
-    kept[to] = False
-    return _Run(
-        _spliced(larger.first, kept, smaller.first, to),
-        _spliced(larger.second, kept, smaller.second, to),
-        _spliced(larger.places, kept, smaller.places, to),
-    )
-
-
-def _spliced(
-    larger: NDArray[T], kept: NDArray[np.bool_], smaller: NDArray[T], to: IntArray
-) -> NDArray[T]:
-    column = np.empty(len(kept), larger.dtype)
-    column[kept] = larger
-    column[to] = smaller
-    return column
+    """Both runs in one; the stable sort finds them in order, and only merges them."""
+    order = np.argsort(np.concatenate((smaller.first, larger.first)), kind="stable")
+    pairs = zip(smaller.columns, larger.columns, strict=True)
+    return _Run(*(np.concatenate(pair)[order] for pair in pairs))
 
 
 def _without_removed(run: _Run) -> _Run:
     left = run.places != 0
-    return _Run(run.first[left], run.second[left], run.places[left])
+    return _Run(*(column[left] for column in run.columns))
