@@ -9,7 +9,7 @@ from evaluator.core.features.history import learned as learned
 from evaluator.core.features.history import shortened as shortened
 from evaluator.core.features.matrix import FEATURE_NAMES as FEATURE_NAMES
 from evaluator.core.features.matrix import features_of as features_of
-from evaluator.core.features.missing import filled as filled
+from evaluator.core.features.matrix import filled as filled
 from evaluator.core.types.candidates import CandidateKind as CandidateKind
 from evaluator.core.types.candidates import Described as Described
 from evaluator.core.types.candidates import Graph as Graph

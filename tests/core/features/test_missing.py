@@ -1,15 +1,8 @@
 """Missing features are the mean of the other candidates of the query."""
 
-import doctest
-
 import numpy as np
 
-from evaluator.core.features import missing
-from evaluator.core.features.missing import filled
-
-
-def test_the_docstring_example_is_correct():
-    assert doctest.testmod(missing)[:2] == (0, 1)
+from evaluator.core.features import filled
 
 
 def test_a_column_without_gaps_keeps_its_bits_and_the_argument_is_not_changed():
