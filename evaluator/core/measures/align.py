@@ -5,8 +5,7 @@ nothing) and of judged candidates that were never ranked (they count as relevant
 are here; those of ties and repeated candidates are in `order`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -22,6 +21,7 @@ from evaluator.core.measures.lists import (
     TieGroups,
     counts_of,
     descending,
+    tie_bounds,
 )
 from evaluator.core.measures.order import exact_order, packed_order
 from evaluator.core.measures.tables import decay
@@ -228,24 +228,9 @@ def _rank_exactly(
     ranked.top_scores[index] = [scores[i] for i in top] + [np.nan] * (TOP - len(top))
     ranked.n_ranked[row] = len(order)
     if ranked.ties is not None:
-        bounds = _tie_bounds([keys[position] for position in order])
-        for part, of_rank in zip(ranked.ties, bounds, strict=True):
-            part[start : start + n] = [of_rank[rank_of[candidate] - 1] for candidate in ids]
-
-
-def _tie_bounds(keys: Sequence[float]) -> tuple[list[int], list[int]]:
-    """First and last rank of the run of equal keys that each rank is in.
-
-    >>> _tie_bounds([9.0, 4.0, 4.0])
-    ([1, 2, 2], [1, 3, 3])
-    """
-    firsts: list[int] = []
-    lasts: list[int] = []
-    for _, run in groupby(keys):
-        n, above = len(list(run)), len(firsts)
-        firsts += [above + 1] * n
-        lasts += [above + n] * n
-    return firsts, lasts
+        bounds = tie_bounds(np.array([[keys[position] for position in order]]))
+        for part, (of_rank,) in zip(ranked.ties, bounds, strict=True):
+            part[start : start + n] = of_rank[ranked.ranks[start : start + n] - 1]
 
 
 class QuerySpans(NamedTuple):

@@ -14,7 +14,7 @@ from evaluator.core.measures.lists import (
     TieGroups,
     counts_of,
     descending,
-    first_equal,
+    tie_bounds,
 )
 from evaluator.core.measures.order import packed_order
 from evaluator.core.types.records import FloatArray, IntArray
@@ -98,9 +98,7 @@ def _judged_cells(judged: BoolArray) -> tuple[IntArray, IntArray, BoolArray]:
 
 def _tie_bounds(ordered: FloatArray, ranked: BoolArray) -> list[IntArray]:
     """First and last rank of the run of equal scores of each rank: `[width, n_lists]` each."""
-    firsts = 1 + first_equal(ordered.T)
-    lasts = len(ordered) - first_equal(ordered[::-1].T)[:, ::-1]
-    return [np.where(ranked, bound.T, NEVER_RANKED) for bound in (firsts, lasts)]
+    return [np.where(ranked, bound.T, NEVER_RANKED) for bound in tie_bounds(ordered.T)]
 
 
 def _last_first(scores: FloatArray) -> IntArray:

@@ -154,8 +154,7 @@ class JudgedLists(Struct, frozen=True):
         places = np.arange(1, self.ranks.shape[1] + 1)
         bounds = [places]
         if self.ties is not None:
-            last_of = first_equal(self.ties.lasts[:, ::-1])[:, ::-1]
-            bounds += [1 + first_equal(self.ties.firsts), places[-1:] - last_of]
+            bounds += tie_bounds(self.ties.firsts)
         ranks, *ties = (np.where(ranked, bound, NEVER_RANKED) for bound in bounds)
         n_ranked = np.count_nonzero(ranked, axis=1)
         return replace(
@@ -163,13 +162,22 @@ class JudgedLists(Struct, frozen=True):
         )
 
 
-def first_equal(numbers: IntArray | FloatArray) -> IntArray:
+def _first_equal(numbers: IntArray | FloatArray) -> IntArray:
     """For each entry, the first column of the run of equal entries that it is in."""
     begins = np.zeros(numbers.shape, np.int64)
     if numbers.shape[1]:
         changed = numbers[:, 1:] != numbers[:, :-1]
         begins[:, 1:] = np.where(changed, np.arange(1, numbers.shape[1]), 0)
     return np.maximum.accumulate(begins, axis=1)
+
+
+def tie_bounds(numbers: IntArray | FloatArray) -> tuple[IntArray, IntArray]:
+    """First and last rank of the run of equal entries that each entry is in.
+
+    >>> tie_bounds(np.array([[9.0, 4.0, 4.0]]))
+    (array([[1, 2, 2]]), array([[1, 3, 3]]))
+    """
+    return 1 + _first_equal(numbers), numbers.shape[1] - _first_equal(numbers[:, ::-1])[:, ::-1]
 
 
 def column_sum(terms: FloatArray) -> FloatArray:

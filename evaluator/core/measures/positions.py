@@ -13,8 +13,8 @@ from evaluator.core.measures.lists import (
     BoolArray,
     JudgedLists,
     TieGroups,
-    first_equal,
     running_counts,
+    tie_bounds,
 )
 from evaluator.core.measures.tables import Table, entries, ones, size_for
 from evaluator.core.types.records import FloatArray, IntArray
@@ -85,8 +85,8 @@ def group_counts(marked: BoolArray, firsts: IntArray) -> tuple[IntArray, IntArra
     """Number of marked candidates above the group of each candidate, and in it."""
     hits = np.zeros((len(marked), marked.shape[1] + 1), np.int64)
     np.cumsum(marked, axis=1, out=hits[:, 1:])
-    ends = marked.shape[1] - first_equal(firsts[:, ::-1])[:, ::-1]
-    before = np.take_along_axis(hits, first_equal(firsts), axis=1)
+    begins, ends = tie_bounds(firsts)
+    before = np.take_along_axis(hits, begins - 1, axis=1)
     return before, np.take_along_axis(hits, ends, axis=1) - before
 
 
