@@ -1,12 +1,11 @@
 """Grades of many queries or judgments, in columns."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import chain, islice
 from math import isnan
-from typing import overload
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from evaluator.core.columns.interning import DictionaryColumn
@@ -15,19 +14,18 @@ from evaluator.core.columns.table import IntArray, span_indices
 Grades = Mapping[str, float | None]
 
 
-@dataclass(slots=True, eq=False)
-class GradeColumns(Sequence[Grades]):
+class GradeColumns(Struct, eq=False):
     """One row of grades by candidate id per query or judgment, in order of first use.
 
     `counts` is `[n_rows]`, `ends` its running sum; `candidates` and `grades` are flat, row after
-    row, no candidate twice in a row; a grade is NaN where it is withdrawn. The items of the
-    sequence are dicts, with None for a withdrawn grade.
+    row, no candidate twice in a row; a grade is NaN where it is withdrawn. The items are dicts,
+    with None for a withdrawn grade.
     """
 
     counts: IntArray
     candidates: DictionaryColumn
     grades: NDArray[np.float64]
-    ends: IntArray = field(init=False)
+    ends: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
 
     def __post_init__(self) -> None:
         self.ends = np.cumsum(self.counts)
@@ -67,15 +65,7 @@ class GradeColumns(Sequence[Grades]):
         pairs = zip(self.candidates.values(), grades, strict=True)
         return (dict(islice(pairs, n)) for n in self.counts.tolist())
 
-    @overload
-    def __getitem__(self, row: int) -> Grades: ...
-
-    @overload
-    def __getitem__(self, row: slice) -> list[Grades]: ...
-
-    def __getitem__(self, row: int | slice) -> Grades | list[Grades]:
-        if isinstance(row, slice):
-            return list(self.picked(np.arange(*row.indices(len(self)))))
+    def __getitem__(self, row: int) -> Grades:
         last = int(self.ends[row])
         span = slice(last - int(self.counts[row]), last)
         names, numbers = self.candidates.names, self.candidates.numbers[span].tolist()
