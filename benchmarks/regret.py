@@ -73,7 +73,7 @@ def queries(
 def mean_of(
     offline_ranking: OfflineRanking, asked: list[SettledQuery], weights: tuple[float, ...]
 ) -> float:
-    column = offline_ranking.measures.column_of(MEASURE)
+    column = offline_ranking.measures.columns[MEASURE]
     ranked = Ranked(range(len(asked)), [query.features for query in asked], weights)
     units = offline_ranking.units_of(asked, [ranked])[0, :, column]
     return float(units.mean() / UNITS_PER_ONE)

@@ -84,7 +84,7 @@ class Measured(Struct, frozen=True, eq=False):
     @property
     def per_query(self) -> dict[QueryId, dict[str, float]]:
         """Values by query and measure; missing values are absent."""
-        columns = [self.measure_set.column_of(name) for name in self.measures]
+        columns = [self.measure_set.columns[name] for name in self.measures]
         lacking = bool((self.units < 0).any())
         rows = (self.units / UNITS_PER_ONE).take(columns, axis=1).tolist()
         if not lacking:
@@ -117,7 +117,7 @@ class Measured(Struct, frozen=True, eq=False):
         return f"Measured({len(self)} queries: {means})"
 
     def _units(self, measure: str) -> IntArray:
-        return self.units[:, self.measure_set.column_of(measure)]
+        return self.units[:, self.measure_set.columns[measure]]
 
 
 def group_of(groups: Groups | None, query_id: QueryId) -> str | None:

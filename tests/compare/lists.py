@@ -68,7 +68,7 @@ def engine_values(
             [ranking(list(runs[q]), scores=list(runs[q].values()), trace=q) for q in chunk],
             [judgment(qrels[q], trace=q, at=1, subtopics=(subtopics or {}).get(q)) for q in chunk],
         )
-    columns = [task.measures.column_of(name) for name in names]
+    columns = [task.measures.columns[name] for name in names]
     found: dict[str, dict[str, float | None]] = {name: {} for name in names}
     for evaluation in task.evaluations:
         for name, column in zip(names, columns, strict=True):

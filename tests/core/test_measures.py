@@ -107,7 +107,7 @@ def test_top1_and_hit_at_1_are_one_column():
     measures = MeasureSet.parse(["hit@1", "top1", "mrr", "top3", "hit@3", "mrr"])
     assert measures.spellings == ("hit@1", "top1", "mrr", "top3", "hit@3")
     assert measures.canonical == ("top1", "mrr", "top3")
-    assert [measures.column_of(name) for name in measures.spellings] == [0, 0, 1, 2, 2]
+    assert [measures.columns[name] for name in measures.spellings] == [0, 0, 1, 2, 2]
 
 
 @pytest.mark.parametrize(

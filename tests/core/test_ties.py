@@ -60,7 +60,7 @@ def test_average_ties_equal_the_mean_over_all_orders(judged_only):
     task.judge(*(judgment(grades, at=1, trace=str(i)) for i, (_, grades, _) in enumerate(queries)))
     for i, (scores, grades, topics) in enumerate(queries):
         for measure in MEASURES:
-            column = task.measures.column_of(measure)
+            column = task.measures.columns[measure]
             expected = mean_over_orders(measure, scores, grades, topics, judged_only=judged_only)
             found = task.value(str(i), column=column)
             if expected is None:

@@ -238,7 +238,7 @@ def expected_windows(tasks, settings):
 
 def spelled(settings):
     measures = meaning(measures=settings.measures).measures
-    return [(s, measures.canonical[measures.column_of(s)]) for s in measures.spellings]
+    return [(s, measures.canonical[measures.columns[s]]) for s in measures.spellings]
 
 
 async def test_the_documented_example_is_correct(tmp_path):

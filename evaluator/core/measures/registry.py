@@ -324,13 +324,9 @@ class MeasureSet(Struct, frozen=True):
         kinds = {measure.canonical: measure.kind for measure in self.measures}
         return {canonical: kind.origin for canonical, kind in kinds.items() if kind.origin}
 
-    def column_of(self, spelling: str) -> int:
-        """The column of values of a spelling of the set."""
-        return self.columns[spelling]
-
     def columns_of(self, spellings: Sequence[str]) -> list[int]:
         """The columns of values of these spellings, each once; without any, all."""
-        return list(dict.fromkeys(map(self.column_of, spellings or self.spellings)))
+        return list(dict.fromkeys(map(self.columns.__getitem__, spellings or self.spellings)))
 
     def canonical_of(self, spelling: str) -> str:
         """The canonical name of a spelling of the set."""

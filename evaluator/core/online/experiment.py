@@ -115,7 +115,7 @@ class Experiments(Struct):
             and has_weight(query, rules.source_weights)
         ]
         ranked = _ranked(queries, places, learned)
-        column = rules.offline_ranking.measures.column_of(rules.gate.measure)
+        column = rules.offline_ranking.measures.columns[rules.gate.measure]
         found = rules.offline_ranking.units_of(queries, [ranked])[0, :, column]
         both = (found != MISSING) & (champion[:, column] != MISSING)
         self.progress.add((found[both] - champion[both, column]).tolist())
@@ -164,7 +164,7 @@ class Experiments(Struct):
         """Adds the paired results of queries with a value of the challenger."""
         rows = np.flatnonzero((challenger != MISSING).any(axis=1))
         rows = rows[: MOST_IN_AN_INTERVAL - len(self.paired_results)]
-        columns = [rules.offline_ranking.measures.column_of(measure) for measure in rules.measures]
+        columns = [rules.offline_ranking.measures.columns[measure] for measure in rules.measures]
         champion, challenger = champion[rows][:, columns], challenger[rows][:, columns]
         differences = (challenger - champion).astype(object)
         differences[(champion == MISSING) | (challenger == MISSING)] = None

@@ -211,7 +211,7 @@ def _values(
     before: bytes, rankers: Sequence[str], measures: MeasureSet, units: IntArray
 ) -> list[Column]:
     """An open object of one object of values per ranker, from flat units."""
-    places = tuple(measures.column_of(spelling) for spelling in measures.spellings)
+    places = tuple(measures.columns[spelling] for spelling in measures.spellings)
     width = len(measures.canonical)
     objects = texts.values_under(measures.spellings, places, width)
     return _per_ranker(before, rankers, objects.of(units.reshape(-1, width)))
