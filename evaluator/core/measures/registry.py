@@ -49,10 +49,6 @@ class Parameter(NamedTuple):
     largest: Decimal
     usual: Decimal | None = None
 
-    @property
-    def accepts(self) -> str:
-        return f"{self.letter} from {self.smallest:f} to {self.largest:f}"
-
 
 class MeasureKind(NamedTuple):
     """A measure without its cutoff and parameter.
@@ -227,7 +223,8 @@ def parse_measure(
         value = Decimal(match["parameter"] or accepted.usual or 0).normalize()
         if not accepted.smallest <= value <= accepted.largest:
             raise UnknownMeasureError(
-                f"{spelling!r} is not a measure: it takes {accepted.accepts}."
+                f"{spelling!r} is not a measure: it takes {accepted.letter} from "
+                f"{accepted.smallest:f} to {accepted.largest:f}."
             )
     least = Decimal(match["least"] or 0).normalize()
     brackets = [f"{value:f}"] if accepted is not None and value != accepted.usual else []
