@@ -9,6 +9,7 @@ import numpy as np
 
 from evaluator.core.features.embedding import Embedder, cosines
 from evaluator.core.features.history import SuccessTable
+from evaluator.core.measures.lists import column_sum
 from evaluator.core.types.candidates import Described, Graph
 from evaluator.core.types.records import FloatArray
 
@@ -113,7 +114,6 @@ def filled(features: FloatArray) -> FloatArray:
     """
     missing = np.isnan(features)
     counts = np.maximum(np.count_nonzero(~missing, axis=0), 1)
-    means = np.zeros(features.shape[1])
-    for row in np.where(missing, 0.0, features) / counts:  # divided first: no sum overflows
-        means += row
+    shares = np.where(missing, 0.0, features) / counts  # so that no sum overflows
+    means = column_sum(shares.T)
     return np.where(missing, means, features)

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 from msgspec import Struct
 
+from evaluator.core.measures.lists import column_sum
 from evaluator.core.types.records import FloatArray, IntArray
 
 FRACTIONS: Final = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
@@ -55,10 +56,7 @@ class Wealth(Struct, frozen=True, eq=False):
         """The value of the e-process: the mean over the fractions, `[...]`; at most 2^1000."""
         exponents = np.minimum(self.exponents, _MAX_EXPONENT).clip(-2_000).astype(np.int32)
         amounts = np.ldexp(self.mantissas, exponents)
-        total = np.zeros(amounts.shape[:-1])
-        for fraction in range(len(FRACTIONS)):
-            total = total + amounts[..., fraction]
-        return np.asarray(total / len(FRACTIONS))
+        return np.asarray(column_sum(amounts) / len(FRACTIONS))
 
     def state(self) -> list[list[Any]]:
         """A mantissa and an exponent of one run per fraction, as JSON stores them exactly."""
