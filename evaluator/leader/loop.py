@@ -373,13 +373,13 @@ class Leader:
                 view,
                 n_ignored=learner.n_ignored,
                 now_ms=self._last_state.event_time_ms,
-                models=learner.views(),
+                models=learner.views,
             )
         self.view = view
 
     def _warn_of_transforms(self, learner: OnlineLearner) -> None:
         """Warns once for each model of transforms of features that no model has."""
-        for model in learner.views():
+        for model in learner.views:
             if model.unknown_transforms and model.model not in self._with_unknown_transforms:
                 self._with_unknown_transforms.add(model.model)
                 features = list(model.unknown_transforms)

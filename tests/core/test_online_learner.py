@@ -458,7 +458,7 @@ def test_a_trace_and_a_query_count_once_in_an_experiment(same, n_counted):
     successor = OnlineLearner(made, n_tasks=N_TASKS, state=state)
     successor.receive(records)
     successor.end()
-    (view,) = successor.views()
+    (view,) = successor.views
     assert (view.n_traces, view.challenger.number) == (n_counted, 2)
 
 
@@ -913,7 +913,7 @@ def test_a_command_is_executed_once_even_by_a_successor():
     more = [later._replace(n=later.n + 1, settled_time_ms=ms, event_time_ms=ms)]
     after = [*leader.receive(more), *leader.end()]
     assert [(each.status, each.reason) for each in releases(after)] == [("frozen", "enough")]
-    assert leader.views()[0].frozen == "enough"
+    assert leader.views[0].frozen == "enough"
     successor = OnlineLearner(
         rules(), n_tasks=N_TASKS, state=json.loads(json.dumps(after[-1].state))
     )
@@ -925,7 +925,7 @@ def test_a_command_is_executed_once_even_by_a_successor():
 def test_a_view_has_both_rankers_and_the_evidence():
     tried = [each for each in all_intervals() if each.state["models"][0]["gate"]["experiment"]]
     leader = OnlineLearner(rules(), n_tasks=N_TASKS, state=tried[-1].state)
-    [view] = leader.views()
+    [view] = leader.views
     assert view.model == "m"
     assert view.champion is not None
     assert leader.sums()["m", "champion", "ndcg@10", "queries"] > 0
@@ -940,10 +940,10 @@ def test_a_view_shows_the_end_of_the_last_interval_as_for_a_successor():
         results_by_interval += now
         if now:
             successor = OnlineLearner(rules(), n_tasks=N_TASKS, state=now[-1].state)
-            assert leader.views() == successor.views()
+            assert leader.views == successor.views
             assert now[-1].sums == successor.sums()
         elif results_by_interval:
-            [view] = leader.views()
+            [view] = leader.views
             assert view.loss == results_by_interval[-1].state["models"][0]["loss"]
 
 

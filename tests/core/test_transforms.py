@@ -109,10 +109,10 @@ def test_views_name_transforms_of_features_that_no_model_has():
         (DECLARED, ()),
     ):
         learner = OnlineLearner(rules(transforms=declared), n_tasks=N_TASKS)
-        assert learner.views() == ()
+        assert learner.views == ()
         learner.receive(WORLD)
         learner.end()
-        assert [view.unknown_transforms for view in learner.views()] == [expected]
+        assert [view.unknown_transforms for view in learner.views] == [expected]
 
 
 def test_weights_for_other_transforms_stay_live_and_do_not_initialise_the_learner():

@@ -184,7 +184,7 @@ def follow_state(value: bytes) -> None:
     found = read_state(resealed(value))
     with refused_as(StateRefused, "it does not fit"):
         leader = OnlineLearner(RULES, n_tasks=N_TASKS, state=found.state)
-    assert len(leader.views()) == len(leader.model_learners)
+    assert len(leader.views) == len(leader.model_learners)
     encode_document(leader.state())
     found.for_other_workers(), found.without(0, 1)
 

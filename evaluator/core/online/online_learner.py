@@ -79,7 +79,8 @@ class OnlineLearner:
         self._now_ms = 0
         self._pending: list[SettledQuery] = []
         self._pending_bytes = 0
-        self._views = self._current_views()
+        self.views = self._current_views()
+        """The models as of the end of the last interval, as a successor sees them."""
 
     def _load(self, state: Mapping[str, Any], *, new_epoch: bool) -> None:
         self._taken = {int(task): TaskProgress(*of) for task, of in state["taken"].items()}
@@ -122,10 +123,6 @@ class OnlineLearner:
         """Executes an operator's command at the end of this interval, if the model is known."""
         if model in self.model_learners:
             self.model_learners[model].command = command
-
-    def views(self) -> tuple[ModelView, ...]:
-        """The models as of the end of the last interval, as a successor sees them."""
-        return self._views
 
     def _current_views(self) -> tuple[ModelView, ...]:
         learners = [each for _, each in sorted(self.model_learners.items())]
@@ -181,7 +178,7 @@ class OnlineLearner:
                 self._now_ms, self._rules, until_ms=until_ms, max_table_bytes=share
             )
         ]
-        self._interval, self._views = None, self._current_views()
+        self._interval, self.views = None, self._current_views()
         positions = dict(self._positions)
         return IntervalResult(self._now_ms, releases, positions, self.state(), self.sums())
 
