@@ -29,7 +29,8 @@ class Stated:
         self._levels = Interner()
         self._clean_levels_at = self._LEVELS_BEFORE_CLEANING
         self.served: dict[int, ServedList] = {}  # of queries that have not settled
-        self._served_bytes = 0
+        self.n_bytes = 0
+        """Approximate memory of the served lists in bytes."""
 
     def add(
         self,
@@ -47,7 +48,7 @@ class Stated:
             for row, record in zip(rows.tolist(), records.tolist(), strict=True):
                 if record in served:
                     self.served[row] = served[record]
-                    self._served_bytes += _n_bytes(served[record])
+                    self.n_bytes += _n_bytes(served[record])
 
     def levels(self, rows: IntArray) -> DictionaryColumn | None:
         """The levels of queries; None without segments."""
@@ -60,12 +61,7 @@ class Stated:
         if self.served:
             for row in rows.tolist():
                 dropped = self.served.pop(row, None)
-                self._served_bytes -= 0 if dropped is None else _n_bytes(dropped)
-
-    @property
-    def n_bytes(self) -> int:
-        """Approximate memory of the served lists in bytes."""
-        return self._served_bytes
+                self.n_bytes -= 0 if dropped is None else _n_bytes(dropped)
 
     def tidy(self) -> None:
         """Drops levels without an open query, if they are many."""
