@@ -7,7 +7,7 @@ and closed once no query of it can follow.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from math import sqrt
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct, field
@@ -235,7 +235,7 @@ class AlarmWatch:
         return made
 
     def _insert(self, series: Mapping[SeriesName, AlarmSeries]) -> None:
-        self.series = dict(sorted([*self.series.items(), *series.items()], key=_first))
+        self.series = dict(sorted([*self.series.items(), *series.items()], key=itemgetter(0)))
 
     def _tick(self, end_ms: int, result: WatchResult) -> None:
         result.n_ticks += 1
@@ -344,14 +344,10 @@ class AlarmWatch:
         self.merge = TickMerge(self._n_tasks, taken, self._rules)
         self.merge.positions = {int(task): at for task, at in state["positions"].items()}
         self.at_tick = dict(taken), dict(self.merge.positions)
-        self.series = dict(sorted(series.items(), key=_first))
+        self.series = dict(sorted(series.items(), key=itemgetter(0)))
         self._of_query = {}
 
 
 def _day_of(looks: Sequence[Look]) -> tuple[float, float, float] | None:
     of_day = [look for look in looks if look.hours == DAY_HOURS]
     return next(((of.observed, of.observed - of.change, of.error) for of in of_day), None)
-
-
-def _first(item: tuple[SeriesName, AlarmSeries]) -> SeriesName:
-    return item[0]
