@@ -49,24 +49,22 @@ class GateRules(Struct, frozen=True):
     cool_down_ms: int = 21_600_000
 
 
-_CAUTIOUS: Final = {
-    "block_ms": _DAY_MS * 2 // 3,
-    "min_age_ms": 7 * _DAY_MS,
-    "max_age_ms": 70 * _DAY_MS,
-    "cool_down_ms": _DAY_MS,
-}
-_QUICK: Final = {
-    "alpha": 0.05,
-    "block_ms": 60_000,
-    "min_traces": 200,
-    "min_age_ms": 900_000,
-    "max_age_ms": 9_000_000,
-    "cool_down_ms": 900_000,
-}
 PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "cautious": _CAUTIOUS,
+    "cautious": {
+        "block_ms": _DAY_MS * 2 // 3,
+        "min_age_ms": 7 * _DAY_MS,
+        "max_age_ms": 70 * _DAY_MS,
+        "cool_down_ms": _DAY_MS,
+    },
     "standard": {},
-    "quick": _QUICK,
+    "quick": {
+        "alpha": 0.05,
+        "block_ms": 60_000,
+        "min_traces": 200,
+        "min_age_ms": 900_000,
+        "max_age_ms": 9_000_000,
+        "cool_down_ms": 900_000,
+    },
 }
 """Values that differ from the defaults of `GateRules`, by name."""
 
