@@ -17,12 +17,7 @@ from evaluator.core.online.experiment import Experiments
 from evaluator.core.online.ordered_merge import SettledQuery
 from evaluator.core.online.progress import REFRESH
 from evaluator.core.online.rules import Rules
-from evaluator.core.online.states import (
-    IS_FROZEN,
-    Event,
-    ModelState,
-    state_after,
-)
+from evaluator.core.online.states import IS_FROZEN, Event, ModelState, state_after
 from evaluator.core.online.success_rates import MOST_TABLES, SuccessRates, featured, with_rates
 from evaluator.core.online.training import Training, has_weight
 from evaluator.core.promotion.gate import Gate

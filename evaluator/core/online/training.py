@@ -11,12 +11,7 @@ from msgspec.structs import asdict, replace
 from evaluator.core.learning.groups import Group
 from evaluator.core.learning.learner import Learner, LearnerState
 from evaluator.core.learning.optimisers import Numbers
-from evaluator.core.learning.transforms import (
-    NO_TRANSFORMS,
-    Transforms,
-    of_features,
-    transformed,
-)
+from evaluator.core.learning.transforms import NO_TRANSFORMS, Transforms, of_features, transformed
 from evaluator.core.online.events import Version
 from evaluator.core.online.ordered_merge import SettledQuery
 from evaluator.core.online.rules import Rules

@@ -7,14 +7,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.core.alarms.sums import (
-    N_UNITS,
-    UNITS_PER_ONE,
-    UnitSums,
-    exact,
-    integers,
-    units_of,
-)
+from evaluator.core.alarms.sums import N_UNITS, UNITS_PER_ONE, UnitSums, exact, integers, units_of
 from evaluator.core.alarms.ticks import TICK_MS
 from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.columns.interning import DictionaryColumn
