@@ -87,9 +87,8 @@ def _is_sparse(hours: Sequence[Hour]) -> bool:
     """Whether too many hours are excluded, or too few have most of the queries."""
     n = sum(hour.queries for hour in hours)
     squares = sum(hour.queries * hour.queries for hour in hours)
-    return 2 * sum(hour.excluded for hour in hours) > len(
-        hours
-    ) or SPREAD_PARTS * n * n < squares * len(hours)
+    n_excluded = sum(hour.excluded for hour in hours)
+    return 2 * n_excluded > len(hours) or SPREAD_PARTS * n * n < squares * len(hours)
 
 
 def look_at(

@@ -179,6 +179,7 @@ class RaggedColumns(_Columns):
             name: np.zeros(max(2 * size, self._FEWEST), column.dtype)
             for name, column in self._columns.items()
         }
+        # In parts, as indices take more memory than spans.
         for first in range(0, len(starts), self._COMPACTED_AT_ONCE):
             part = slice(first, first + self._COMPACTED_AT_ONCE)
             place = slice(int(ends[first] - lengths[first]), int(ends[part][-1]))

@@ -103,9 +103,8 @@ class Timers:
         self.ended: list[int] | None = None  # numbers of runs
         self._end_offset = 0  # behind all queries that were pushed
         self._fetch = fetch
-        self._next: dict[Timer, list[tuple[int, int]]] = {
-            timer: [] for timer in TIMERS
-        }  # time, run
+        # By timer a heap of the next time and the number of each run.
+        self._next: dict[Timer, list[tuple[int, int]]] = {timer: [] for timer in TIMERS}
 
     @staticmethod
     def _new_run(number: int) -> Run:
@@ -188,9 +187,7 @@ class Timers:
     def _fill(run: Run, entries: Entries) -> None:
         run.entries, run.n_queries = entries, len(entries)
         run.earliest_ms, run.latest_ms = int(entries.times_ms[0]), int(entries.times_ms[-1])
-        run.first_offset, run.last_offset = (
-            int(end) for end in (entries.offsets.min(), entries.offsets.max())
-        )
+        run.first_offset, run.last_offset = int(entries.offsets.min()), int(entries.offsets.max())
 
     def _close(self, run: Run) -> None:
         if self.closed is not None:

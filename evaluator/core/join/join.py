@@ -125,12 +125,8 @@ class Join:
             if applied and len(turn) < self._MIN_TURN:
                 break
             chosen = turn[~odd[turn]]
-            chosen = chosen[
-                self._fits(
-                    *(rows[chosen], event_times_ms[chosen], given.counts[chosen]),
-                    heads.picked(chosen),
-                )
-            ]
+            columns = rows[chosen], event_times_ms[chosen], given.counts[chosen]
+            chosen = chosen[self._fits(*columns, heads.picked(chosen))]
             self._note_applied(rows[chosen], chosen, judgments, event_times_ms[chosen])
             self._queries.judged.merge(rows[chosen], codes.picked(chosen), heads.picked(chosen))
             applied.append(chosen)

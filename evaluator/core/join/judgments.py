@@ -201,10 +201,7 @@ class JudgmentHeads(NamedTuple):
 
     def picked(self, records: IntArray | slice) -> "JudgmentHeads":
         """Some of the heads."""
-        ids, hashes, timestamps_ms, offsets = self
-        return JudgmentHeads(
-            ids[records], hashes[records], timestamps_ms[records], offsets[records]
-        )
+        return JudgmentHeads._make(column[records] for column in self)
 
 
 class GradeCodes(NamedTuple):

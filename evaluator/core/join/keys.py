@@ -138,10 +138,8 @@ class Keys:
 
     def take_started(self) -> IntArray:
         """Rows of queries started for free keys since the last call, except freed rows."""
-        rows, uncommitted = (
-            np.concatenate([_NO_ROWS, *self._started]),
-            self._queries.table["uncommitted"],
-        )
+        rows = np.concatenate([_NO_ROWS, *self._started])
+        uncommitted = self._queries.table["uncommitted"]
         self._started = []
         started: IntArray = rows[uncommitted[rows]]
         uncommitted[started] = False

@@ -140,9 +140,8 @@ class Offered:
         return of_each
 
     def _sizes(self, rows: IntArray) -> IntArray:
-        sizes: IntArray = self._table["n_candidates"][rows] * self._widths_of(
-            self._table["schema"][rows]
-        )
+        widths = self._widths_of(self._table["schema"][rows])
+        sizes: IntArray = self._table["n_candidates"][rows] * widths
         return sizes
 
 

@@ -70,9 +70,8 @@ def log(x: FloatArray) -> FloatArray:
     low = fraction < _ROOT_HALF
     fraction = np.where(low, fraction * 2.0, fraction)
     k = exponent - low
-    whole: FloatArray = k * _LN2_LOW + _twice_artanh(
-        (fraction - 1.0) / (fraction + 1.0), _LOG_TERMS
-    )
+    z = (fraction - 1.0) / (fraction + 1.0)
+    whole: FloatArray = k * _LN2_LOW + _twice_artanh(z, _LOG_TERMS)
     return whole + k * _LN2_HIGH
 
 

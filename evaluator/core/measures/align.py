@@ -141,10 +141,8 @@ def _ranked_before(
     top_codes = np.full((len(lengths), TOP), -1, np.int32)
     shown = np.flatnonzero(found.ranks <= TOP)
     top_codes[list_of[shown], found.ranks[shown].astype(np.int64) - 1] = codes[code_of[shown]]
-    return RankedLists(
-        *(n_rankers, found.ranks, top_codes, found.top_scores, found.n_ranked, found.ties),
-        found.served,
-    )
+    tops = top_codes, found.top_scores
+    return RankedLists(n_rankers, found.ranks, *tops, found.n_ranked, found.ties, found.served)
 
 
 def _by_size(lengths: IntArray) -> Iterator[IntArray]:

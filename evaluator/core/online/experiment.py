@@ -171,11 +171,8 @@ class Experiments(Struct):
         for row, of_query in zip(rows.tolist(), differences.tolist(), strict=True):
             query = queries[row]
             source_groups = frozenset(map(rules.group_of, query.sources))
-            content = _content_of(query)
-            result = PairedResult(
-                query.trace_id, query.event_time_ms, content, source_groups, of_query
-            )
-            self.paired_results.append(result)
+            of_ranking = query.trace_id, query.event_time_ms, _content_of(query)
+            self.paired_results.append(PairedResult(*of_ranking, source_groups, of_query))
 
     def start(self, challenger: Version, now_ms: int) -> None:
         self.challenger, self.progress = challenger, ProgressiveValidation()
@@ -261,14 +258,9 @@ class Experiments(Struct):
 
 
 def _ranked(queries: Sequence[SettledQuery], places: Sequence[int], version: Version) -> Ranked:
-    features = [
-        transformed(
-            with_rates(queries[i], version.history).features,
-            version.feature_names,
-            version.transforms,
-        )
-        for i in places
-    ]
+    names, transforms = version.feature_names, version.transforms
+    rated = (with_rates(queries[i], version.history).features for i in places)
+    features = [transformed(each, names, transforms) for each in rated]
     return Ranked(places, features, version.weights)
 
 

@@ -61,9 +61,8 @@ class BlockBets(Struct, frozen=True, eq=False):
             gain, loss = gain.after(bets), loss.after(-bets)
         distances = values - self.mean
         mean = np.asarray(self.mean + distances / n)
-        return BlockBets(
-            gain, loss, mean, np.asarray(self.squares + distances * (values - mean)), n
-        )
+        squares = np.asarray(self.squares + distances * (values - mean))
+        return BlockBets(gain, loss, mean, squares, n)
 
     def _bets_on(self, values: FloatArray) -> FloatArray:
         """The values in units of the spread; without any spread, their signs."""

@@ -273,10 +273,8 @@ def _with_trace(experiment: Experiment, trace: Observation, rules: GateRules) ->
         for name, length_ms in (("block", rules.block_ms), ("day", _DAY_MS)):
             first_whole = -(-experiment.started_ms // length_ms)
             number = max(trace.time_ms // length_ms, first_whole)
-            before_it = getattr(experiment, name) or OpenBlock(number, 0, 0)
-            changes[name] = OpenBlock(
-                before_it.number, before_it.n + 1, before_it.units + bet.units
-            )
+            number, n, units = getattr(experiment, name) or OpenBlock(number, 0, 0)
+            changes[name] = OpenBlock(number, n + 1, units + bet.units)
     return replace(
         experiment,
         last_ms=max(experiment.last_ms, trace.time_ms),
