@@ -80,13 +80,6 @@ class Sums(Struct):
         """Queries with a value, by column."""
         return [self.queries - n for n in self.lacking] or [self.queries] * len(self.units)
 
-    def rows(
-        self, stratum: Stratum, measures: Sequence[str]
-    ) -> Iterator[tuple[tuple[str, str, str, str], int, int]]:
-        """Each column's (model, variant, ranker, measure), queries with a value, and sum."""
-        columns = product((stratum.model,), (stratum.variant,), stratum.rankers, measures)
-        return zip(columns, self.valued(), self.units, strict=True)
-
 
 def squares_of(units: IntArray) -> IntArray:
     """Squares of values in units, in units: round-half-even(value x value x 2^40).
@@ -305,7 +298,8 @@ class Windows(Struct):
     def pop_final(self, watermark_ms: int) -> list[FinalWindow]:
         """Removes the windows that are final at this watermark, earliest first."""
         final: list[FinalWindow] = []
-        while self._starts and self.deadline_ms(self._starts[0]) < watermark_ms:
+        after_ms = min(self.window_ms, LONGEST_MS) - 1 + self.retention_ms  # its last query expires
+        while self._starts and self._starts[0] + after_ms < watermark_ms:
             start_ms = heapq.heappop(self._starts)
             self._touched[start_ms] = None
             final += self._rows(start_ms, self._open.pop(start_ms))
@@ -331,14 +325,11 @@ class Windows(Struct):
                 weighted += of_sums * start_ms
         return queries, units, weighted
 
-    def deadline_ms(self, start_ms: int) -> int:
-        """The watermark after which a window is final."""
-        return start_ms + min(self.window_ms, LONGEST_MS) - 1 + self.retention_ms
-
     def _rows(self, start_ms: int, strata: Mapping[Stratum, Sums]) -> Iterable[FinalWindow]:
         merged: dict[tuple[str, str, str, str], tuple[int, int]] = {}
         for stratum, sums in strata.items():
-            for path, queries, units in sums.rows(stratum, self.measures):
+            columns = product((stratum.model,), (stratum.variant,), stratum.rankers, self.measures)
+            for path, queries, units in zip(columns, sums.valued(), sums.units, strict=True):
                 before = merged.get(path, (0, 0))
                 merged[path] = (before[0] + queries, before[1] + units)
         return [
