@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct, convert, field
 from msgspec.structs import replace
 
 from evaluator.core.learning.transforms import transformed
@@ -248,12 +248,9 @@ class Experiments(Struct):
             [Version.load(version) for version in state["champions"]],
             None if challenger is None else Version.load(challenger),
             Gate.load(state["gate"]),
-            {
-                ranker: {measure: (n, units) for measure, (n, units) in sums.items()}
-                for ranker, sums in state["sums"].items()
-            },
+            convert(state["sums"], dict[str, dict[str, tuple[int, int]]]),
             ProgressiveValidation.load(state["progress"]),
-            None if (last := state.get("last_experiment")) is None else (last[0], last[1], last[2]),
+            convert(state.get("last_experiment"), tuple[int, str, str] | None),
         )
 
 
