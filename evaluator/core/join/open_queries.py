@@ -131,9 +131,8 @@ class OpenQueries:
         self.subtopics: dict[int, Subtopics] = {}  # of rankings, by row
         self._has_ties = ties
         self._has_published = published
-        self._candidates = RaggedColumns(
-            {"code": np.int16, "published_ms": np.int64} if published else {"code": np.int16}
-        )
+        times = {"published_ms": np.int64} if published else {}
+        self._candidates = RaggedColumns({"code": np.int16, **times})
         bounds = {"first": np.uint8, "last": np.uint8} if ties else {}
         self._ranks = RaggedColumns({"rank": np.uint8, **bounds})
         self._tops = RaggedColumns({"code": np.int16, "score": np.float64})
