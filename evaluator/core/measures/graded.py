@@ -38,13 +38,9 @@ def _ndcg(lists: JudgedLists, cutoff: int, gain_of: Gain) -> FloatArray:
         gains = np.take_along_axis(fresh[lists.query_of], lists.columns, axis=1)
         best = -np.sort(-fresh, axis=1)[:, :cutoff]
     found = column_sum(gains * weights(lists, discounts, cutoff))
+    ideal = column_sum(best * discount(np.arange(1, best.shape[1] + 1)))
     # Gains near the smallest double are so coarse that another order may exceed the ideal.
-    return np.minimum(ratio(found, _ideal(best)[lists.query_of]), 1.0)
-
-
-def _ideal(gains: FloatArray) -> FloatArray:
-    """DCG of gains that are in their best order: `[n_queries]`."""
-    return column_sum(gains * discount(np.arange(1, gains.shape[1] + 1)))
+    return np.minimum(ratio(found, ideal[lists.query_of]), 1.0)
 
 
 def map_graded(lists: JudgedLists, terms: Terms) -> FloatArray:
