@@ -1,6 +1,7 @@
 """The times of records of a log, as the gaps between them in event time."""
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from operator import itemgetter
 
 import numpy as np
 
@@ -56,10 +57,7 @@ class Activity:
 
     def forget(self, before_ms: int) -> None:
         """Drops gaps that end before *before_ms*: no later call needs them."""
-        n = 0
-        while n < len(self._gaps) and self._gaps[n][1] < before_ms:
-            n += 1
-        del self._gaps[:n]
+        del self._gaps[: bisect_left(self._gaps, before_ms, key=itemgetter(1))]
 
     def state(self) -> list[int]:
         """The state for `load`."""
