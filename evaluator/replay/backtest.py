@@ -145,6 +145,7 @@ class Backtest:
         self, rules: WatchRules, commands: Sequence[AlarmCommand], begin_ms: int, end_ms: int
     ) -> None:
         self._watch = AlarmWatch(rules, n_tasks=1)
+        self._tolerance = rules.alarms.tolerance
         for command in commands:
             self._watch.command(command)
         self._begin_ms, self._end_ms = begin_ms, end_ms
@@ -232,7 +233,7 @@ class Backtest:
                 point = point._replace(
                     level=look.observed,
                     expected=look.observed - look.change,
-                    margin=max(look.threshold * look.error, self._watch.tolerance),
+                    margin=max(look.threshold * look.error, self._tolerance),
                 )
         track.points.append(point)
 

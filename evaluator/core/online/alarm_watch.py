@@ -114,11 +114,6 @@ class AlarmWatch:
         return len(self._left_out)
 
     @property
-    def tolerance(self) -> float:
-        """The smallest drop that is an alarm."""
-        return self._rules.alarms.tolerance
-
-    @property
     def tick_end_ms(self) -> int | None:
         """End of the last closed tick; None before the first query."""
         return self._open_ms
