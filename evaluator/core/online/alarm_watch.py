@@ -99,7 +99,8 @@ class AlarmWatch:
         self._of_query: dict[tuple[str, str, int], HourlySums] = {}
         self._begun: dict[SeriesName, AlarmSeries] = {}  # of variants, with the next tick
         self._left_out: dict[SeriesName, None] = {}
-        self._open_ms: int | None = None  # start of the open tick
+        self.tick_end_ms: int | None = None
+        """End of the last closed tick, where the open one starts; None before the first query."""
         self._from_ms = 0  # queries before it are not counted
         self.at_tick: tuple[dict[int, TaskProgress], dict[int, int]] = ({}, {})
         """Progress and positions of all tasks when the last tick was closed."""
@@ -112,11 +113,6 @@ class AlarmWatch:
     def n_left_out(self) -> int:
         """Series beyond `alarm_max_series`, at most MAX_LEFT_OUT."""
         return len(self._left_out)
-
-    @property
-    def tick_end_ms(self) -> int | None:
-        """End of the last closed tick; None before the first query."""
-        return self._open_ms
 
     # Queries and ticks
 
@@ -136,19 +132,19 @@ class AlarmWatch:
             while left is not None and (left := self.merge.add(task, left)) is not None:
                 self.begin_again(task)
         for tick_ms, labels, sums in self.merge.take():
-            if tick_ms >= max(self._open_ms or 0, self._from_ms):
+            if tick_ms >= max(self.tick_end_ms or 0, self._from_ms):
                 self.add_tick(tick_ms, labels, sums, result)
         self.close_until(self.merge.certain_ms - self._rules.maturity_ms, result)
 
     def close_until(self, time_ms: int, result: WatchResult) -> None:
         """Closes the ticks that end at *time_ms* or before."""
-        while self._open_ms is not None and self._open_ms + TICK_MS <= time_ms:
-            end_ms = self._open_ms + TICK_MS
+        while self.tick_end_ms is not None and self.tick_end_ms + TICK_MS <= time_ms:
+            end_ms = self.tick_end_ms + TICK_MS
             last_ms = time_ms - time_ms % TICK_MS
             if last_ms - end_ms > (KEPT_HOURS + 2) * HOUR_MS and self._is_idle:
                 end_ms = last_ms - KEPT_HOURS * HOUR_MS  # nothing can change in between
             self._tick(end_ms, result)
-            self._open_ms = end_ms
+            self.tick_end_ms = end_ms
             self.merge.close(end_ms)
             self.at_tick = dict(self.merge.taken), dict(self.merge.positions)
 
@@ -170,7 +166,7 @@ class AlarmWatch:
 
     def begin_again(self, task: int) -> None:
         """Begins a task with its next record; all queries count from the next whole hour."""
-        open_ms = self.merge.first_tick_ms if self._open_ms is None else self._open_ms
+        open_ms = self.merge.first_tick_ms if self.tick_end_ms is None else self.tick_end_ms
         self.merge.begin_again(task)
         if open_ms is not None:
             self._from_ms = -(-open_ms // HOUR_MS) * HOUR_MS + HOUR_MS
@@ -184,14 +180,14 @@ class AlarmWatch:
 
     def end(self, result: WatchResult) -> None:
         """Closes the open tick: the input has ended."""
-        if self._open_ms is not None:
-            self.close_until(self._open_ms + TICK_MS, result)
+        if self.tick_end_ms is not None:
+            self.close_until(self.tick_end_ms + TICK_MS, result)
 
     def add_tick(self, time_ms: int, labels: Labels, sums: UnitSums, result: WatchResult) -> None:
         """Adds sums of a later tick, or of the open one. Closes the ticks before."""
         self.close_until(time_ms, result)
-        if self._open_ms is None:
-            self._open_ms = time_ms - time_ms % TICK_MS
+        if self.tick_end_ms is None:
+            self.tick_end_ms = time_ms - time_ms % TICK_MS
         if (found := self._sums_of(*labels)) is not None:
             found.open.add_all(sums)
 
@@ -311,7 +307,7 @@ class AlarmWatch:
             for name, of in self.series.items()
         )
         left_out = tuple(islice(self._left_out, MAX_NAMED))
-        return AlarmsView(views, self.n_left_out, self._open_ms, left_out)
+        return AlarmsView(views, self.n_left_out, self.tick_end_ms, left_out)
 
     # State
 
@@ -320,7 +316,7 @@ class AlarmWatch:
         taken, positions = self.at_tick
         return {
             "format": FORMAT,
-            "tick_end_ms": self._open_ms,
+            "tick_end_ms": self.tick_end_ms,
             "from_ms": self._from_ms,
             "taken": {str(task): list(of) for task, of in sorted(taken.items())},
             "positions": {str(task): at for task, at in sorted(positions.items())},
@@ -331,7 +327,7 @@ class AlarmWatch:
 
     def load(self, state: Mapping[str, Any], series: Mapping[SeriesName, AlarmSeries]) -> None:
         """Continues from `state` and the loaded series."""
-        self._open_ms, self._from_ms = state["tick_end_ms"], state["from_ms"]
+        self.tick_end_ms, self._from_ms = state["tick_end_ms"], state["from_ms"]
         taken = {int(task): TaskProgress(*of) for task, of in state["taken"].items()}
         self._executed = dict.fromkeys(state["executed"])
         self._excluded = [AlarmCommand(*of) for of in state["excluded"]]
