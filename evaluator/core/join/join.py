@@ -211,7 +211,7 @@ class Join:
                 self._decide(row, judgment, age_ms)
             if outcome != "older":
                 return outcome != "early"
-            row = self.keys.older(row)
+            row = self.keys.older.get(row)
         return False
 
     def _decide(self, row: int, judgment: PendingJudgment, age_ms: int) -> None:

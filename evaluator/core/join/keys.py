@@ -37,14 +37,10 @@ class Keys:
         self._rules = rules
         self._ledger = ledger
         self._index = open_queries.index
-        self._older: dict[int, int] = {}
+        self.older: dict[int, int] = {}  # by row, that of the previous query of the same key
         self._newer: dict[int, int] = {}
         self.touched: dict[Key, None] | None = None  # since the commit, except below
         self._started: list[IntArray] = []  # `uncommitted` rows, or freed since
-
-    def older(self, row: int) -> int | None:
-        """Row of the previous query of the same key."""
-        return self._older.get(row)
 
     def newest_of(self, keys: KeyHashes) -> IntArray:
         """Rows of the latest queries of keys, -1 for none: `[n_keys]`."""
@@ -129,7 +125,7 @@ class Keys:
         self._index.add(rows[~known])
         self._index.replace(older[known], rows[known])
         for row, before in zip(rows[known].tolist(), older[known].tolist(), strict=True):
-            self._older[row], self._newer[before] = before, row
+            self.older[row], self._newer[before] = before, row
 
     def touch(self, keys: Iterable[Key]) -> None:
         """Marks keys with changed queries."""
@@ -166,7 +162,7 @@ class Keys:
     def versions(self, key: Key) -> Versions:
         """The queries of a key that are in memory."""
         rows = self.newest_of(keys_from([key])).tolist()
-        while (row := self.older(rows[-1])) is not None:
+        while (row := self.older.get(rows[-1])) is not None:
             rows.append(row)
         return self.versions_at(np.array(rows, np.int64))
 
@@ -179,9 +175,9 @@ class Keys:
 
     def alone(self, rows: IntArray) -> NDArray[np.bool_]:
         """Which rows have the only query of their key."""
-        if not self._older:
+        if not self.older:
             return np.ones(len(rows), bool)
-        linked = np.array([*self._older, *self._newer], np.int64)
+        linked = np.array([*self.older, *self._newer], np.int64)
         return np.isin(rows, linked, invert=True)
 
     def evict(self, rows: IntArray) -> None:
@@ -201,7 +197,7 @@ class Keys:
             for at, row in enumerate(free.tolist()):
                 newer = self._newer.pop(row, None)
                 if newer is not None:
-                    del self._older[newer]
+                    del self.older[newer]
                     newest[at] = False
         self._index.remove(free[newest])
         self._queries.free(free, "release")
