@@ -24,11 +24,11 @@ from evaluator.core.join.changes import (
     StoredTask,
 )
 from evaluator.core.join.join import Join
-from evaluator.core.join.open_queries import Arrivals
+from evaluator.core.join.open_queries import Arrivals, OpenQueries
 from evaluator.core.join.rules import JoinRules
 from evaluator.core.measures import MeasureSet
 from evaluator.core.measures.exact_sums import add_tally
-from evaluator.core.settle.evaluate import DEFAULT_VALUES, ValueRules, new_evaluator
+from evaluator.core.settle.evaluate import DEFAULT_VALUES, Evaluator, ValueRules
 from evaluator.core.settle.running import Running
 from evaluator.core.settle.settling import Settler
 from evaluator.core.settle.silence import Silence
@@ -79,6 +79,8 @@ class Engine:
         disk_tier: has the queries that are not in memory; None keeps all of them in memory.
         max_bytes: approximate limit of the memory of queries after `evict`.
         expire: False keeps everything in memory; no output depends on it.
+    Raises:
+        UnsupportedTiesError: if ties are averaged and a measure does not support that.
     """
 
     def __init__(
@@ -99,9 +101,17 @@ class Engine:
         self._ledger = ledger = Ledger()
         activity = Activity(rules.maturity_ms) if values.silence == "zero" else None
         self._inputs = Inputs(rules, ledger, activity)
-        self._queries, self._evaluator = new_evaluator(
-            measures, values, offers=emits.offers, segments=bool(emits.segments.names)
+        if values.ties == "average":
+            measures.require_averages()
+        self._queries = OpenQueries(
+            n_measures=len(measures.canonical),
+            ties=values.ties == "average",
+            published=values.freshness_half_life_ms > 0,
+            subtopics=measures.needs_subtopics,
+            offers=emits.offers,
+            segments=bool(emits.segments.names),
         )
+        self._evaluator = Evaluator(self._queries, measures, values)
         self._join = Join(self._queries, rules, ledger)
         self._running = running = Running(
             *(self._queries, self._join, self._evaluator, measures, rules, ledger), emits.segments

@@ -179,28 +179,6 @@ class Evaluator:
         )
 
 
-def new_evaluator(
-    measures: MeasureSet, values: ValueRules, *, offers: bool = False, segments: bool = False
-) -> tuple[OpenQueries, Evaluator]:
-    """A query table with the columns that these measures need, and its evaluator.
-
-    Raises:
-        UnsupportedTiesError: if ties are averaged and a measure does not support that.
-    """
-    averages = values.ties == "average"
-    if averages:
-        measures.require_averages()
-    open_queries = OpenQueries(
-        n_measures=len(measures.canonical),
-        ties=averages,
-        published=values.freshness_half_life_ms > 0,
-        subtopics=measures.needs_subtopics,
-        offers=offers,
-        segments=segments,
-    )
-    return open_queries, Evaluator(open_queries, measures, values)
-
-
 def any_relevant(judged: JudgedQueries) -> NDArray[np.bool_]:
     """Which queries have a judged candidate with a grade above 0: `[n_queries]`."""
     starts, n_judged = judged.spans.judged_starts, judged.spans.n_judged
