@@ -52,7 +52,7 @@ class RankedLists(Struct, frozen=True):
     top_codes: NDArray[np.int32]
     top_scores: FloatArray
     n_ranked: IntArray
-    ties: tuple[NDArray[np.uint16], NDArray[np.uint16]] | None
+    ties: tuple[NDArray[np.uint16], NDArray[np.uint16]] | None = None
     served: Mapping[int, ServedList] = field(default_factory=dict)
 
 
@@ -80,9 +80,6 @@ def rank_lists(
         np.full((len(row_of), TOP), -1, np.int32),
         np.full((len(row_of), TOP), np.nan),
         counts.copy(),
-        (np.zeros(len(rankings.scores), np.uint16), np.zeros(len(rankings.scores), np.uint16))
-        if with_ties
-        else None,
     )
     exact = _rows_with_repeats(codes, counts)
     exact[list(rankings.explicit_ranks)] = True
@@ -92,8 +89,8 @@ def rank_lists(
             rankings.scores, codes, lists, starts[lists], lengths[lists], code_starts[lists], ranked
         )
         needs_exact[lists[tied]] = True
-    for bounds in ranked.ties or ():
-        bounds[:] = ranked.ranks
+    if with_ties:
+        ranked = replace(ranked, ties=(ranked.ranks.copy(), ranked.ranks.copy()))
     first_list = np.cumsum(n_rankers) - n_rankers
     for index in np.flatnonzero(needs_exact).tolist():
         row = int(row_of[index])
