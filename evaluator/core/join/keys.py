@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from itertools import filterfalse
-from typing import Final
 
 import numpy as np
 from msgspec import Struct
@@ -13,8 +12,6 @@ from evaluator.core.join.changes import KEY_VERSION, Ledger, Versions
 from evaluator.core.join.open_queries import Arrivals, OpenQueries
 from evaluator.core.join.rules import JoinRules, ranking_outcome
 from evaluator.core.types.records import DeadLetter, IntArray, RankingColumns
-
-_NO_ROWS: Final = np.empty(0, np.int64)
 
 
 class _Latest(Struct):
@@ -134,7 +131,7 @@ class Keys:
 
     def take_started(self) -> IntArray:
         """Rows of queries started for free keys since the last call, except freed rows."""
-        rows = np.concatenate([_NO_ROWS, *self._started])
+        rows = np.concatenate([np.empty(0, np.int64), *self._started])
         uncommitted = self._queries.table["uncommitted"]
         self._started = []
         started: IntArray = rows[uncommitted[rows]]

@@ -17,9 +17,6 @@ OFFERED_COLUMNS: Final[Mapping[str, DTypeLike]] = {
 }
 
 
-_NO_SOURCES: Final[Mapping[str, int]] = {}
-
-
 class Offered:
     """Features or descriptions of candidates, propensities, and sources of judgments, by row.
 
@@ -89,7 +86,7 @@ class Offered:
             features=features,
             propensities=[self._propensities.get(row) for row in listed],
             described=[self._described.get(row) for row in listed],
-            sources=[_sorted(self._sources.get(row, _NO_SOURCES)) for row in listed],
+            sources=[_sorted(self._sources.get(row, {})) for row in listed],
         )
 
     def drop(self, rows: IntArray) -> None:
