@@ -11,7 +11,6 @@ from evaluator.core.alarms.alarm import Alarm
 from evaluator.core.alarms.exclusions import MAX_RANGES, Exclusion, Exclusions
 from evaluator.core.alarms.look import Hour, Look, hours_before, look_at
 from evaluator.core.alarms.reference import (
-    WEEK_DAYS,
     Reference,
     constant_reference,
     fit,
@@ -345,7 +344,7 @@ def _is_usable(sums: Sequence[Sums]) -> bool:
     """Whether five days have queries; the week of the first query may begin before it."""
     days = range(0, WEEK_HOURS, DAY_HOURS)
     used = [any(of.queries for of in sums[day : day + DAY_HOURS]) for day in days]
-    return len(used) == WEEK_DAYS and sum(used) >= _MIN_DAYS
+    return sum(used) >= _MIN_DAYS
 
 
 def _clears(look: Look, alarm: Alarm, end_ms: int) -> bool:
