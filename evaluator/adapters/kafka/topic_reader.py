@@ -5,6 +5,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Final, Self
 
 import structlog
@@ -225,15 +226,12 @@ async def _fetch(
     changed: asyncio.Event,
 ) -> dict[TopicPartition, list[Any]]:
     """Raises the errors of aiokafka. After a cancellation positions have to be sought again."""
-    rows: dict[TopicPartition, list[Any]] = await consumer.getmany(
-        *wanted, max_records=max_records, timeout_ms=0
-    )
+    get = partial(consumer.getmany, *wanted, max_records=max_records)
+    rows: dict[TopicPartition, list[Any]] = await get(timeout_ms=0)
     if rows or time.monotonic() >= deadline:
         return rows
     timeout_ms = max(1, int((deadline - time.monotonic()) * 1000))
-    getting = asyncio.ensure_future(
-        consumer.getmany(*wanted, max_records=max_records, timeout_ms=timeout_ms)
-    )
+    getting = asyncio.ensure_future(get(timeout_ms=timeout_ms))
     changing = asyncio.ensure_future(changed.wait())
     try:
         await asyncio.wait({getting, changing}, return_when=asyncio.FIRST_COMPLETED)
