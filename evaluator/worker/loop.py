@@ -226,8 +226,9 @@ class Worker:
             self._n_read += len(kept)
         emission: Emission = {}
         now = time.monotonic()
-        self.stages.begin()
         for number, parts in by_task.items():
+            await asyncio.sleep(0)  # scrapes and heartbeats wait for one task, not for all
+            self.stages.begin()
             try:
                 emission.update(self._tasks[number].receive(parts, self.stages, now))
             except StateDamaged as damaged:
