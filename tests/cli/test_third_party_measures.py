@@ -1,5 +1,6 @@
 """Measures of another package, really installed: found by name, checked, and reported."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from evaluator.cli import main
+from tests.repeats import IS_QUICK
 from tests.replay.running import judgment, put, ranking
 
 PACKAGE = Path(__file__).parent / "little_measures"
@@ -18,9 +20,16 @@ HALF = "share[0.5]"
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """A folder with the package as pip leaves it."""
+    """A folder with the package as pip leaves it; in the quick set, its unpacked wheel."""
     folder = tmp_path_factory.mktemp("installed")
     source = shutil.copytree(PACKAGE, tmp_path_factory.mktemp("source") / "little")
+    if IS_QUICK:
+        from hatchling.build import build_wheel
+
+        with contextlib.chdir(source):
+            wheel = build_wheel(str(source))
+        shutil.unpack_archive(source / wheel, folder, "zip")
+        return folder
     command = [
         *(sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
         *("--no-index", "--no-build-isolation", "--no-deps", "--target", folder, source),

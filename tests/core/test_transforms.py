@@ -3,7 +3,7 @@
 import doctest
 import json
 import math
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -23,9 +23,16 @@ from evaluator.wire.weights.leader_state import RecordWriter, command_record, re
 from evaluator.wire.weights.learner_state import check_state
 from evaluator.wire.weights.weights_record import Weights
 from tests.core.learned import N_TASKS, NAMES, releases, rules, run, world
+from tests.repeats import sized
 
 DECLARED = {"phi_a": Transform(log1p=True), "phi_c": Transform(-0.5, 0.5)}
-WORLD = world(1, 700)
+WORLD = world(1, sized(700, quick=350))
+
+
+@cache
+def last_interval():
+    """Of a leader with transforms; tests only read it."""
+    return run(WORLD, rules(transforms=DECLARED))[-1]
 
 
 def before_the_messages(queries):
@@ -116,7 +123,7 @@ def test_views_name_transforms_of_features_that_no_model_has():
 
 
 def test_weights_for_other_transforms_stay_live_and_do_not_initialise_the_learner():
-    first = run(WORLD, rules(transforms=DECLARED))[-1]
+    first = last_interval()
     after = partial(OnlineLearner, n_tasks=N_TASKS, state=first.state, new_epoch=True)
     for made, starts in ((rules(transforms=DECLARED), True), (rules(), False)):
         learner = after(made).model_learners["m"]
@@ -133,7 +140,7 @@ def test_weights_for_other_transforms_stay_live_and_do_not_initialise_the_learne
 
 @pytest.mark.parametrize("tampered", [{"low": 2.0, "high": 1.0}, {"low": None}, {"log1p": 1}])
 def test_tampered_transforms_in_a_state_are_refused(tampered):
-    state = json.loads(json.dumps(run(WORLD, rules(transforms=DECLARED))[-1].state))
+    state = json.loads(json.dumps(last_interval().state))
     state["models"][0]["champions"][0][5]["phi_c"] |= tampered
     with pytest.raises(ValueError, match=r".+"):
         check_state(state)

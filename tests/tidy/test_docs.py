@@ -51,8 +51,10 @@ def logger_calls():
         for node in ast.walk(parsed(path)):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
                 continue
+            if node.func.attr not in LEVELS:
+                continue
             logger = ast.unparse(node.func.value).rsplit(".", maxsplit=1)[-1].strip("_")
-            if node.func.attr not in LEVELS or logger not in {"log", "logger"}:
+            if logger not in {"log", "logger"}:
                 continue
             first = node.args[0] if node.args else None
             literal = isinstance(first, ast.Constant) and isinstance(first.value, str)

@@ -27,6 +27,7 @@ PHRASES = (
 PAGES = sorted({ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")})
 
 
+@cache
 def parts(name: str) -> list[str]:
     """
     >>> parts("_NewEngine_of")
