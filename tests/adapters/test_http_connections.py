@@ -15,6 +15,7 @@ from evaluator.adapters.http import Access, HttpServer
 from evaluator.adapters.http.connections import Connections, Timeouts, busy_during_request
 from tests.adapters.synthetic import FixedViews
 from tests.adapters.test_access import write_pair
+from tests.repeats import sized
 from tests.waiting import PATIENCE_SECONDS, patience
 
 GET = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -107,6 +108,7 @@ async def test_a_head_that_arrives_byte_by_byte_does_not_extend_its_timeout():
         await asyncio.gather(send_forever(writer, b"a"), ended(reader))
 
 
+@pytest.mark.slow(alone=False)
 async def test_a_stalled_event_loop_closes_no_connection_whose_head_has_arrived():
     async with serving(timeouts=Timeouts(head=0.1)) as server:
         client = await asyncio.to_thread(socket.create_connection, ("127.0.0.1", server.port))
@@ -262,7 +264,7 @@ GARBAGE = [
 
 
 async def test_invalid_http_logs_one_line_and_the_server_keeps_serving(caplog):
-    noise = [random.Random(seed).randbytes(300) + b"\r\n\r\n" for seed in range(50)]
+    noise = [random.Random(seed).randbytes(300) + b"\r\n\r\n" for seed in range(sized(50, quick=8))]
     with capture_logs() as logged:
         async with serving(timeouts=Timeouts(head=0.5, idle=0.1)) as server:
             for garbage in GARBAGE + noise:

@@ -31,7 +31,7 @@ def fake():
         (403, "refuses the login"),
         ("garbage", "answers without a schema"),
         ("reset", "does not answer"),
-        ("slow", "no answer in time"),
+        pytest.param("slow", "no answer in time", marks=pytest.mark.slow(alone=False)),
     ],
 )
 async def test_an_error_of_the_registry_is_raised_as_unavailable(fake, fault, text, monkeypatch):

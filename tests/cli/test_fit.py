@@ -11,7 +11,7 @@ from evaluator.cli import main
 from evaluator.core.learning.names import LOSSES
 from evaluator.wire.canonical import checksum_of
 from evaluator.wire.weights.weights_record import read_weights
-from tests.repeats import repeated
+from tests.repeats import repeated, sized
 from tests.replay import running
 
 TRUTH = (1.0, -2.0, 0.5)
@@ -168,7 +168,7 @@ def test_the_weights_equal_those_of_the_reference_implementation(fit, part):
 def test_it_recovers_the_direction_of_a_linear_truth(fit, mode, scale):
     spread = (1.0, 100.0, 0.01) if scale == "within_query" else (1.0, 1.0, 1.0)
     code, _, _, record = fit(
-        flat(seeded_groups(400, spread=spread)),
+        flat(seeded_groups(sized(400, quick=200), spread=spread)),
         "--epochs=5",
         f"--set=label_mode={mode}",
         f"--set=scale={scale}",

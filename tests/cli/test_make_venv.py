@@ -8,6 +8,7 @@ import tomllib
 import pytest
 from packaging.specifiers import SpecifierSet
 
+from tests.repeats import first_quick
 from tests.tidy.tree import ROOT
 
 # Claims a version, runs `-c` code under this claim, and makes a folder instead of a venv.
@@ -42,14 +43,14 @@ def make_venv(tmp_path):
     return run
 
 
-@pytest.mark.parametrize("minor", [11, 12, 13])
+@pytest.mark.parametrize("minor", first_quick(11, 12, 13))
 def test_a_suitable_python3_is_used(make_venv, tmp_path, minor):
     done = make_venv({"python3": minor, "python3.13": 13})
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"making {tmp_path / 'venv'} with Python 3.{minor}.0\n"
 
 
-@pytest.mark.parametrize("unsuitable", [10, 14, 15])
+@pytest.mark.parametrize("unsuitable", first_quick(10, 14, 15))
 def test_the_newest_suitable_interpreter_is_used_if_python3_is_unsuitable(make_venv, unsuitable):
     others = {"python3.13": 13, "python3.12": 12, "python3.11": 11}
     assert "with Python 3.13.0" in make_venv({"python3": unsuitable, **others}).stdout

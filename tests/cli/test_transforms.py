@@ -7,6 +7,7 @@ import pytest
 
 from evaluator.cli import main
 from tests.cli.test_fit import flat, seeded_groups
+from tests.repeats import sized
 
 DECLARED = "--set=feature_transforms=f0=clip:-1:1,f2=log1p"
 
@@ -34,7 +35,7 @@ def run(tmp_path, capsys):
 
 
 def test_declared_transforms_equal_transforms_of_the_sender(run, tmp_path):
-    rows = flat(seeded_groups(220))
+    rows = flat(seeded_groups(sized(220, quick=60)))
     out, sent = tmp_path / "declared.json", tmp_path / "sent.json"
     tables = [
         run("fit", each, f"--out={path}", "--epochs=3", *more)[1].split("\n", 1)[1]

@@ -61,6 +61,7 @@ def test_values_equal_those_of_ndeval(lists, alpha):
         assert len(set(values.values())) > 5
 
 
+@pytest.mark.slow(alone=False)
 def test_a_few_queries_differ_where_rounding_decides_ties_of_the_greedy_order(lists):
     mine, expected = both(lists, "0.9")
     for name, values in expected.items():

@@ -6,6 +6,7 @@ import pytest
 
 from evaluator.ports import Fenced, SourceUnavailable
 from evaluator.wire.records import FINGERPRINT_HEADER, OutputRecord
+from tests.repeats import first_quick
 from tests.waiting import STOP_SECONDS, eventually, finished, patience
 
 
@@ -73,6 +74,7 @@ async def test_a_leadership_is_not_elected_before_its_start(backend):
     assert not backend.leadership().elected
 
 
+@pytest.mark.slow(alone=False)
 async def test_exactly_one_of_three_is_elected_and_another_after_it_stops(backend):
     leaderships = [backend.leadership() for _ in range(3)]
     for leadership in leaderships:
@@ -103,7 +105,7 @@ WAITING = {
 }
 
 
-@pytest.mark.parametrize("what", WAITING)
+@pytest.mark.parametrize("what", first_quick(*WAITING))
 async def test_waiting_ends_early_when_the_election_changes(backend, what):
     first, second = await elected_leader(backend), backend.leadership()
     await second.start()

@@ -10,6 +10,7 @@ from evaluator.ports import Committed, SourceUnusable
 from evaluator.wire.records import KEPT_BYTES, MAX_MESSAGE_BYTES, OutputRecord
 from evaluator.wire.state.checkpoint import checkpoint_key, checkpoint_records
 from tests.contract.backends import owned, read, values
+from tests.repeats import sized
 from tests.waiting import eventually, finished, patience
 
 R0, J0, R1, J1 = ("rankings", 0), ("judgments", 0), ("rankings", 1), ("judgments", 1)
@@ -395,7 +396,7 @@ async def test_a_waiting_poll_returns_when_a_handover_begins(two_tasks):
 
 
 async def test_an_owner_that_never_releases_a_task_does_not_block_the_group(two_tasks):
-    stuck, second = (two_tasks.source(release_timeout_ms=500) for _ in "12")
+    stuck, second = (two_tasks.source(release_timeout_ms=sized(500, quick=50)) for _ in "12")
     await stuck.start()
     await owned(stuck, {0, 1})
     await second.start()

@@ -37,7 +37,7 @@ from tests.oracle.run import Reader, feed, new_run
 from tests.oracle.worlds import World, crowd, seeded_world, worlds
 from tests.repeats import examples, repeated, sized
 
-N_WORLDS = int(os.environ.get("EVALUATOR_LAW_WORLDS", sized(400, quick=200)))
+N_WORLDS = int(os.environ.get("EVALUATOR_LAW_WORLDS", sized(400, quick=120)))
 FIRST_SEED = int(os.environ.get("EVALUATOR_LAW_SEED", "0"))
 
 SLOW = pytest.mark.slow

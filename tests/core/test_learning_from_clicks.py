@@ -3,6 +3,7 @@
 from random import Random
 
 import numpy as np
+import pytest
 from msgspec.structs import replace
 
 from evaluator.core.learning.learner import Learner
@@ -46,6 +47,7 @@ def clicked_query(i, random):
     )
 
 
+@pytest.mark.slow(alone=False)
 def test_a_gate_by_weighted_clicks_promotes_where_plain_clicks_do_not():
     random = Random(11)
     clicked = numbered([clicked_query(i, random) for i in range(2_000)])

@@ -46,6 +46,7 @@ def test_a_frozen_model_learner_learns_again_only_after_a_rollback():
         assert left == {Event.ROLL_BACK}
 
 
+@pytest.mark.slow(alone=False)
 def test_a_model_learner_has_the_state_that_follows_from_its_members():
     """Also after commands, and of a successor at the end of each interval."""
     made = rules(gate={"cool_down_ms": 50_000})

@@ -75,7 +75,7 @@ def ndcg_of(weights, queries):
 # --- order and continuation ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n_bytes", [1, 7])
+@pytest.mark.parametrize("n_bytes", [pytest.param(1, marks=pytest.mark.slow(alone=False)), 7])
 def test_chunks_are_bounded_in_bytes_and_do_not_change_results(monkeypatch, n_bytes):
     expected = all_intervals()
     monkeypatch.setattr(leader_module, "_CHUNK_BYTES", 20)
@@ -97,6 +97,7 @@ def test_results_do_not_depend_on_how_partitions_are_read(seed):
     assert run(WORLD, rules(), Random(seed)) == all_intervals()
 
 
+@pytest.mark.slow(alone=False)
 def test_chunk_size_does_not_change_results(monkeypatch):
     monkeypatch.setattr(leader_module, "_CHUNK", 3)
     assert run(WORLD, rules()) == all_intervals()
@@ -302,7 +303,7 @@ def test_an_experiment_whose_features_no_longer_occur_ends_by_age():
     assert ("rejected", "undecided") in [(each.status, each.reason) for each in published]
 
 
-@pytest.mark.parametrize("part", repeated(10, quick=1))
+@pytest.mark.parametrize("part", repeated(10, quick=0))
 def test_an_equal_challenger_is_not_promoted(part, untested):
     """Grades are independent of features, so all weights are equal; served is drawn alike."""
     for seed in range(100 + 3 * part, 103 + 3 * part):
@@ -543,6 +544,7 @@ def test_at_most_half_of_the_last_queries_may_have_other_features():
     assert "frozen" in statuses(more)
 
 
+@pytest.mark.slow(alone=False)
 def test_a_first_query_with_other_features_does_not_fix_the_feature_names():
     results_by_interval = run(with_others(lambda i: i == 0), rules(learning_interval_ms=3_600_000))
     state = results_by_interval[-1].state["models"][0]

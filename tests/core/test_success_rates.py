@@ -141,7 +141,8 @@ def features_seen(queries, monkeypatch):
     return offline_ranking.seen
 
 
-@pytest.mark.parametrize("place", [150, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.slow(alone=False)
+@pytest.mark.parametrize("place", [150, 300])
 def test_no_feature_depends_on_a_judgment_that_had_not_settled(monkeypatch, place):
     changed = TOOLS[place]
     upside_down = {name: 1.0 - grade for name, grade in changed.grades.items()}

@@ -8,7 +8,7 @@ import pytest
 from evaluator.core.measures import UNITS_PER_ONE
 from tests.core.build import Task, judgment, ranking
 from tests.oracle.measures import Known, value
-from tests.repeats import sized
+from tests.repeats import first_quick, sized
 
 MEASURES = (
     "top1", "top3", "hit@2", "hit@5", "mrr", "mrr@2", "ndcg", "ndcg@3", "ndcg_linear@2", "map",
@@ -44,10 +44,10 @@ def mean_over_orders(measure, scores, grades, topics, *, judged_only):
     return None if None in values else sum(values) / len(values)
 
 
-@pytest.mark.parametrize("judged_only", [False, True])
+@pytest.mark.parametrize("judged_only", first_quick(False, True))
 def test_average_ties_equal_the_mean_over_all_orders(judged_only):
     random = Random(31)
-    queries = [random_query(random) for _ in range(sized(200, quick=40))]
+    queries = [random_query(random) for _ in range(sized(200, quick=20))]
     often = sum(1 for scores, _, _ in queries if len(list(orders(scores))) > 5)
     assert often > len(queries) / 5
     task = Task(",".join(MEASURES), ties="average", judged_only=judged_only)

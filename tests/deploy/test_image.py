@@ -17,6 +17,7 @@ TEXT = (ROOT / "Dockerfile").read_text("utf-8")
 BUILD, IMAGE = stages_of(TEXT)
 
 
+@pytest.mark.slow(alone=False)
 def test_hadolint_reports_no_problem():
     hadolint = Path(sys.executable).with_name("hadolint")
     found = subprocess.run(

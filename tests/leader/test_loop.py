@@ -28,9 +28,9 @@ from tests.adapters.test_http import run_with_client
 from tests.core.learned import MATURITY_MS, N_TASKS, NAMES, parts, rules, settled_query, world
 from tests.faulty_broker import FaultyBroker
 from tests.leader.leadership import FINGERPRINT, LeaderHarness, settled_value
-from tests.repeats import repeated
+from tests.repeats import first_quick, repeated, sized
 
-WORLD = world(3, 600)
+WORLD = world(3, sized(600, quick=400))
 
 
 @pytest.fixture(autouse=True)
@@ -101,7 +101,7 @@ class KilledLeadership(MemoryLeadership):
         self._count()
 
 
-@pytest.mark.parametrize("part", repeated(8, quick=2))
+@pytest.mark.parametrize("part", repeated(8, quick=1))
 async def test_repeatedly_killed_leaders_publish_the_same_records_once(part, whole, monkeypatch):
     random = Random(part)
     monkeypatch.setattr(loop, "MAX_READ_RECORDS", random.choice((7, 40, 500)))
@@ -117,6 +117,7 @@ async def test_repeatedly_killed_leaders_publish_the_same_records_once(part, who
     assert harness.broker.leader.written == whole.broker.leader.written
 
 
+@pytest.mark.slow(alone=False)
 async def test_records_repeated_by_workers_do_not_change_the_bytes(whole):
     random = Random(5)
     harness = LeaderHarness()
@@ -211,7 +212,7 @@ async def test_an_unavailable_broker_only_delays_the_leader(whole, monkeypatch):
 
 @pytest.mark.parametrize(
     ("limit", "most"),
-    [("MAX_BUFFERED", 30), ("MAX_BUFFERED_BYTES", 30 * len(settled_value(WORLD[0])))],
+    first_quick(("MAX_BUFFERED", 30), ("MAX_BUFFERED_BYTES", 30 * len(settled_value(WORLD[0])))),
 )
 async def test_a_task_without_records_is_reported_and_limits_the_reading_of_others(
     monkeypatch, limit, most

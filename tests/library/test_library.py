@@ -311,6 +311,7 @@ def test_the_unit_of_an_effect_is_the_trace():
     assert found.value == pytest.approx(0.25 / sqrt(0.125))
 
 
+@pytest.mark.slow(alone=False)
 def test_the_interval_of_an_effect_is_that_of_scipy():
     from scipy.stats import bootstrap
 

@@ -71,7 +71,13 @@ async def test_a_schema_that_cannot_be_used_does_not_fit(fake, schema, kind, tex
     assert (severity, text in what) == ("error", True), what
 
 
-@pytest.mark.parametrize(("fault", "text"), [(503, "answers with 503"), ("slow", "in 0 s")])
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        (503, "answers with 503"),
+        pytest.param("slow", "in 0 s", marks=pytest.mark.slow(alone=False)),
+    ],
+)
 async def test_an_unavailable_registry_is_a_warning(fake, fault, text, monkeypatch):
     monkeypatch.setattr(latest, "SECONDS", 0.3 if fault == "slow" else 20.0)
     register(fake, "serps", SERP)

@@ -16,7 +16,7 @@ from tests.oracle.worlds import World, seeded_world
 from tests.repeats import repeated, sized
 
 FIRST_SEED = 8_000_000
-WORLDS_PER_PART = sized(12, quick=8)
+WORLDS_PER_PART = sized(12, quick=5)
 RULES = [
     ("max", ()),
     ("max", (("human", "last"),)),
@@ -43,7 +43,7 @@ def test_the_law_holds_for_every_rule_of_merging(part):
             raise AssertionError(f"seed {seed}") from error
 
 
-@pytest.mark.parametrize("part", repeated(8, quick=1))
+@pytest.mark.parametrize("part", repeated(8, quick=0))
 def test_eviction_and_crashes_do_not_change_merged_grades(monkeypatch, part):
     monkeypatch.setattr(Timers, "RUN", 3)
     monkeypatch.setattr(tiering, "_PART", 2)

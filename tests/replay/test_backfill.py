@@ -14,7 +14,7 @@ from evaluator.cli.exits import UsageError
 from evaluator.config import Settings
 from evaluator.ports import RequestRefused, SourceUnusable
 from evaluator.replay.results import DERIVED
-from tests.repeats import first_quick
+from tests.repeats import first_quick, sized
 from tests.replay.running import contents
 from tests.replay.test_merging import N_TASKS, write_logs
 from tests.replay.test_parquet_archives import write
@@ -59,7 +59,7 @@ def batches_of(rows, size=40):
         yield pa.record_batch(arrays, schema=SCHEMA)
 
 
-@pytest.fixture(scope="module", params=["settle", "hold"])
+@pytest.fixture(scope="module", params=first_quick("settle", "hold"))
 def root(request, tmp_path_factory):
     """Records as an archive, and replays of it: of all tasks and of each."""
     root = tmp_path_factory.mktemp(f"backfill-{request.param}")
@@ -124,7 +124,7 @@ def test_a_task_has_the_results_of_its_replay(root, task, size):
         assert {row["task"] for row in rows} <= {task}
 
 
-@examples_of(max_examples=10)
+@examples_of(max_examples=sized(10, quick=2))
 @given(data=st.data())
 def test_results_do_not_depend_on_how_the_logs_alternate(root, data):
     rows = records_of(root, 1)
@@ -177,9 +177,9 @@ def test_a_task_of_other_records_or_meaning_is_not_merged(root):
 
 def test_repeats_count_once_and_other_records_are_refused(root):
     rows = records_of(root, 0)
-    repeated = [row for row in rows for _ in range(2)]
+    repeated, once = [row for row in rows for _ in range(2)], evaluated(root, 0)
     for size in (1, 3, 5_000):
-        assert evaluated(root, 0, repeated, size) == evaluated(root, 0)
+        assert evaluated(root, 0, repeated, size) == once
     log, offset, time_ms, key, _ = rows[4]
     with pytest.raises(SourceUnusable, match=f"two different records with the offset {offset}"):
         evaluated(root, 0, [*rows[:5], (log, offset, time_ms, key, b"other"), *rows[5:]])

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from evaluator.cli import main
 from evaluator.core.types.segments import MAX_LEVELS
 from evaluator.replay.manifest import chain_of
-from tests.repeats import examples, first_quick
+from tests.repeats import examples, first_quick, sized
 from tests.replay.running import contents, judgment, put, ranking
 from tests.replay.test_alarms import DROP_HOUR, HOUR_MS, HOURS, START_MS, TICK_MS, write_world
 from tests.replay.test_alarms import replayed as with_alarms
 
 N_TASKS = 4
+N_QUERIES = sized(20, quick=12)
 SETTINGS = (
     "retention_ms=20000",
     "maturity_ms=5000",
@@ -31,7 +32,7 @@ def write_logs(directory):
     """Partitions of different length and speed, with late, conflicting and damaged messages."""
     for task in range(N_TASKS):
         rankings, judgments = [], []
-        for n in range(20 + 7 * task):
+        for n in range(N_QUERIES + 7 * task):
             trace, time_ms = f"t-{task}-{n}é", 1_000 * n * (task + 1)
             labels = {"model": f"m{n % 2}", "segments": {"locale": f"l{n % 5}"}}
             rankings.append(ranking(trace, time_ms, scorers={"bm25": [1, 2]}, **labels))

@@ -138,12 +138,13 @@ async def test_a_replay_without_a_leader_has_no_weights(directory, tmp_path):
     assert "learning" not in json.loads(files["manifest.json"])["settings"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("traffic", "seed"),
     [
         ("features", 1),
-        pytest.param("features", 2, marks=SLOW),
-        pytest.param("described", 3, marks=SLOW),
+        ("features", 2),
+        ("described", 3),
     ],
     indirect=["traffic"],
 )

@@ -10,6 +10,7 @@ import pytest
 from evaluator.cli import main
 from evaluator.replay import parquet as writing
 from evaluator.replay.results import DERIVED
+from tests.repeats import first_quick
 from tests.replay.running import contents, put, ranking
 from tests.replay.test_merging import write_logs
 from tests.tidy.tree import ROOT
@@ -100,7 +101,7 @@ def test_tables_of_an_earlier_replay_are_removed(root, tmp_path):
     assert contents(tmp_path / "out") == contents(root / "ndjson")
 
 
-@pytest.mark.parametrize("limit", ["BATCH_ROWS", "BATCH_BYTES"])
+@pytest.mark.parametrize("limit", first_quick("BATCH_ROWS", "BATCH_BYTES"))
 def test_rows_are_written_in_groups(root, tmp_path, monkeypatch, limit):
     monkeypatch.setattr(writing, limit, 100)
     assert replay(root / "logs", tmp_path / "out", "--format", "parquet") == 0
@@ -124,6 +125,7 @@ def test_without_the_package_parquet_is_refused_before_reading(tmp_path, capsys,
     assert "Install the extra parquet" in capsys.readouterr().err
 
 
+@pytest.mark.slow(alone=False)
 def test_the_documented_programs_read_the_tables(root, tmp_path, monkeypatch):
     pytest.importorskip("duckdb", reason="of the group compare")
     section = PAGE.split("\n## Parquet\n", maxsplit=1)[1].split("\n## ", maxsplit=1)[0]

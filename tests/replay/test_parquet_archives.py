@@ -54,7 +54,13 @@ def with_offsets(first, n):
     return {"offset": list(range(first, first + n)), "key": (["k"] * n, pa.string())}
 
 
-@pytest.mark.parametrize("more", [lambda first, n: {}, with_offsets], ids=["values", "offsets"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param(lambda first, n: {}, id="values"),
+        pytest.param(with_offsets, id="offsets", marks=pytest.mark.slow(alone=False)),
+    ],
+)
 @pytest.mark.parametrize("repeated", first_quick(3, 0, 20))
 def test_raw_values_give_the_results_of_their_logs(root, tmp_path, more, repeated):
     source = objects(root, tmp_path / "in", more=more, repeated=repeated, suffix=".snappy.parquet")
@@ -148,6 +154,7 @@ async def test_a_file_has_the_partition_of_its_name_and_one_topic(tmp_path, more
         await read(tmp_path)
 
 
+@pytest.mark.slow(alone=False)
 async def test_dictionary_values_count_for_the_batch_limit_at_every_use(tmp_path):
     write(tmp_path / "rankings.parquet", value=([b"x" * 100_000] * 1_000, pa.binary()))
     assert (tmp_path / "rankings.parquet").stat().st_size < 200_000
@@ -306,6 +313,7 @@ def test_rows_of_columns_are_mapped(tmp_path):
 # --- dumps ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow(alone=False)
 async def test_the_split_of_the_page_gives_an_archive(tmp_path, monkeypatch):
     duckdb = pytest.importorskip("duckdb", reason="of the group compare")
     section = (

@@ -123,7 +123,7 @@ def both(monkeypatch, make):
 
 def test_compiled_and_reference_path_write_the_same_bytes(monkeypatch):
     rng = random.Random(SEED)
-    for _ in range(sized(1_500, quick=100)):
+    for _ in range(sized(1_500, quick=50)):
         check_both(
             monkeypatch,
             [some_evaluations(rng) for _ in range(rng.randrange(4))],

@@ -11,13 +11,14 @@ from evaluator.wire.state.checkpoint import decode_checkpoint
 from evaluator.worker import loop
 from evaluator.worker.monitoring import ValueHistograms
 from evaluator.worker.task import MAX_CHECKPOINT_SECONDS, Task
-from tests.repeats import first_quick
+from tests.repeats import first_quick, sized
 from tests.worker.harness import WorkerHarness, totals
 from tests.worker.traffic import traffic
 
 NEVER_MS = 10**12
 
 
+@pytest.mark.slow(alone=False)
 async def test_a_checkpoint_record_is_written_once_in_an_interval_and_at_the_end(monkeypatch):
     monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.0)
     by_interval = {}
@@ -118,7 +119,7 @@ OTHER_COLUMNS = rb'[["[\"m\",\"v\",[\"served\"]]",[[1,[1],[]],[1,[1],[]],[1,[1],
 )
 async def test_an_unreadable_checkpoint_causes_a_rebuild_from_the_inputs(poison):
     harness = WorkerHarness(1)
-    harness.append({0: traffic(1, n_queries=30)})
+    harness.append({0: traffic(1, n_queries=sized(30, quick=15))})
     await harness.until_end()
     *_, last = harness.broker.output("checkpoints", 0)
     harness.broker.write(("checkpoints", 0), [last._replace(value=poison(last.value))])
@@ -131,7 +132,7 @@ async def test_an_unreadable_checkpoint_causes_a_rebuild_from_the_inputs(poison)
 @pytest.mark.parametrize("log", first_quick(*LOGS))
 async def test_an_unreadable_checkpoint_with_expired_inputs_is_no_fresh_start(log):
     harness, disk = WorkerHarness(1), MemoryStateDirectory()
-    harness.append({0: traffic(1, n_queries=30)})
+    harness.append({0: traffic(1, n_queries=sized(30, quick=15))})
     whole = await harness.until_end(states=disk)
     *_, last = harness.broker.output("checkpoints", 0)
     harness.broker.write(("checkpoints", 0), [last._replace(value=b'{"format":1}')])

@@ -34,7 +34,7 @@ SLOW = pytest.mark.slow
 )
 async def test_batches_and_pausing_do_not_change_results(max_poll_records, max_lead_ms):
     harness = WorkerHarness()
-    n_queries = 40 if max_poll_records == 1 else sized(120, quick=60)
+    n_queries = 40 if max_poll_records == 1 else sized(120, quick=30)
     harness.append({task: traffic(task, n_queries=n_queries) for task in (0, 1)})
     worker = await harness.until_end(max_poll_records=max_poll_records, max_lead_ms=max_lead_ms)
     truth = harness.truth()
@@ -76,7 +76,7 @@ class HeldSource(MemorySource):
         return await super().poll(partitions if self.reads.is_set() else [], **how)
 
 
-@pytest.mark.parametrize("fingerprint", ["the same", "another"])
+@pytest.mark.parametrize("fingerprint", first_quick("the same", "another"))
 async def test_until_end_ignores_a_task_that_another_worker_has_finished(fingerprint):
     harness = WorkerHarness()
     harness.append({task: traffic(task, n_queries=20) for task in (0, 1)})
@@ -154,6 +154,7 @@ class JoiningSource(MemorySource):
         return await super().poll(partitions, **how)
 
 
+@pytest.mark.slow(alone=False)
 async def test_a_worker_assigned_only_finished_tasks_ends_without_reading():
     harness = WorkerHarness()
     source = JoiningSource(harness.broker)
@@ -476,6 +477,7 @@ async def test_a_few_unacknowledged_outputs_are_reported():
     assert broker_events == ["broker_unavailable", "broker_reached"]
 
 
+@pytest.mark.slow(alone=False)
 async def test_a_worker_whose_outputs_stall_can_be_stopped(monkeypatch):
     monkeypatch.setattr(connectivity, "STALLED_AFTER_SECONDS", 0.5)
     monkeypatch.setattr(loop, "STOP_TIMEOUT_SECONDS", 0.5)
@@ -549,7 +551,7 @@ def quick_harness():
     return harness
 
 
-@pytest.mark.parametrize("silent", ["rankings", "judgments", None])
+@pytest.mark.parametrize("silent", first_quick("rankings", "judgments", None))
 async def test_an_idle_task_settles_by_heartbeats(silent):
     harness = quick_harness()
     part = a_query(now_ms())

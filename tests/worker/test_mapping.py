@@ -9,6 +9,7 @@ from evaluator.adapters.memory import MemoryStateDirectory
 from evaluator.mapping.document import read_document
 from evaluator.mapping.stage import Stage
 from evaluator.worker import loop
+from tests.repeats import sized
 from tests.waiting import eventually
 from tests.worker.harness import WorkerHarness, totals
 
@@ -75,5 +76,5 @@ async def test_a_log_is_idle_while_its_records_are_left_out_and_move_no_clock(ha
         harness.broker.append("rankings", 0, b"t", b'{"kind": "other"}', now_ms)
         return None in harness.broker.logs["rankings", 0].values
 
-    async with harness.working(harness.worker(heartbeats=True, idle_ms=500)):
+    async with harness.working(harness.worker(heartbeats=True, idle_ms=sized(500, quick=100))):
         await eventually(has_heartbeat)

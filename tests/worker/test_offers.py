@@ -7,6 +7,7 @@ import pytest
 
 from evaluator.wire.outputs.output_models import Settled, WatermarkRecord
 from tests.oracle.messages import Raw
+from tests.repeats import first_quick
 from tests.worker.harness import WorkerHarness
 from tests.worker.traffic import LONG_AGO_MS, SETTINGS, Traffic
 
@@ -118,7 +119,7 @@ async def test_records_have_no_training_data_without_learning():
 
 
 @pytest.mark.parametrize("cut", [0.3, pytest.param(0.7, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("made", [traffic, described_traffic])
+@pytest.mark.parametrize("made", first_quick(traffic, described_traffic))
 async def test_a_successor_writes_the_training_data_read_before_the_restart(cut, made):
     whole = [
         record for record in await settled_records(learns=True, made=made) if "trace_id" in record

@@ -12,12 +12,13 @@ from evaluator.core.types.records import LOGS
 from evaluator.ports import Committed, SourceUnusable
 from evaluator.wire.state.checkpoint import decode_checkpoint
 from evaluator.worker import loop, origins
-from tests.repeats import first_quick
+from tests.repeats import first_quick, sized
 from tests.waiting import eventually, finished
 from tests.worker.harness import GROUP, WorkerHarness, counted, totals
 from tests.worker.traffic import LONG_AGO_MS, traffic
 
-OLD, NEW = traffic(1, n_queries=20), traffic(1, n_queries=45)
+OLD = traffic(1, n_queries=sized(20, quick=12))
+NEW = traffic(1, n_queries=sized(45, quick=27))
 """Other messages, of the same queries and more."""
 
 
@@ -109,7 +110,7 @@ def lose_end_and_grow(harness, log="rankings", *, lost=5):
     assert harness.broker.end_of(log, 0) > end
 
 
-@pytest.mark.parametrize("with_disk", [True, False])
+@pytest.mark.parametrize("with_disk", first_quick(True, False))
 @pytest.mark.parametrize("log", first_quick(*LOGS))
 async def test_totals_have_no_records_of_a_lost_end(harness, log, with_disk):
     end = harness.broker.end_of(log, 0)

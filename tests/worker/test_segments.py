@@ -18,7 +18,7 @@ LEVELLED = replace(SETTINGS, segments=("locale", "device"), max_levels=2)
 def harness():
     made = WorkerHarness(settings=LEVELLED)
     for task in (0, 1):
-        logs = traffic(task, n_queries=sized(40, quick=20))
+        logs = traffic(task, n_queries=sized(40, quick=10))
         rankings = tuple(map(levelled, logs.of("rankings")))
         made.append({task: Traffic(rankings, tuple(logs.of("judgments")))})
     return made

@@ -6,7 +6,7 @@ from structlog.testing import capture_logs
 from evaluator.adapters.memory import MemoryStateDirectory
 from evaluator.core.types.records import LOGS
 from evaluator.wire.state.checkpoint import decode_checkpoint
-from tests.repeats import first_quick
+from tests.repeats import first_quick, sized
 from tests.worker.harness import WorkerHarness, totals
 from tests.worker.traffic import traffic
 from tests.worker.truth import Truth
@@ -81,6 +81,7 @@ async def test_records_that_were_already_read_are_not_skipped():
     assert "offsets_skipped" not in [line["event"] for line in logs]
 
 
+@pytest.mark.slow(alone=False)
 @pytest.mark.parametrize("with_disk", first_quick(True, False))
 async def test_skipping_the_last_read_record_changes_nothing(with_disk):
     """It identifies the state, which still belongs to these logs."""
@@ -100,11 +101,11 @@ async def test_skipping_the_last_read_record_changes_nothing(with_disk):
     assert not events & {"store_quarantined", "checkpoint_of_other_logs", "commit_of_other_logs"}
 
 
-@pytest.mark.parametrize("accept_loss", [False, True])
+@pytest.mark.parametrize("accept_loss", first_quick(True, False))
 async def test_a_task_is_rebuilt_with_records_already_read_unless_the_loss_is_accepted(accept_loss):
     """All offsets between the restore offsets and the checkpoint are skipped."""
     harness = WorkerHarness(1)
-    harness.append({0: traffic(5, n_queries=60)})
+    harness.append({0: traffic(5, n_queries=sized(60, quick=30))})
     await harness.until_end()
     (*_, record) = harness.broker.output("checkpoints", 0)
     written = decode_checkpoint(record.value)

@@ -9,6 +9,7 @@ from evaluator.core.types.records import LOGS
 from evaluator.wire.state.snapshots import Manifest, SnapshotFile
 from evaluator.worker import store_snapshots
 from evaluator.worker.store_snapshots import StoreSnapshots
+from tests.repeats import sized
 from tests.waiting import PATIENCE_SECONDS, eventually
 from tests.worker.harness import WorkerHarness
 from tests.worker.traffic import traffic
@@ -87,7 +88,9 @@ async def test_the_fetch_of_a_revoked_task_is_cancelled(rig):
 
 async def test_a_worker_is_ready_after_the_task_that_it_fetches_is_revoked(tmp_path):
     harness = WorkerHarness(2)
-    harness.append({task: traffic(task, n_queries=60).part(0, 0.5) for task in (0, 1)})
+    harness.append(
+        {task: traffic(task, n_queries=sized(60, quick=30)).part(0, 0.5) for task in (0, 1)}
+    )
     slow, states = SlowSnapshots(), RocksStateDirectory(tmp_path / "first")
     first = harness.worker(states=states, snapshot_url=f"file://{tmp_path}", max_poll_records=20)
     first._snapshots._store = slow

@@ -172,6 +172,7 @@ async def test_a_finished_task_whose_snapshot_was_fetched_is_opened_with_until_e
     assert rig.right(worker)
 
 
+@pytest.mark.slow(alone=False)
 async def test_without_snapshots_a_worker_reads_all_records_again(tmp_path):
     rig = Rig(tmp_path)
     rig.append(0, 0.5)
@@ -196,6 +197,7 @@ async def test_a_second_snapshot_writes_only_new_files_and_two_manifests_are_kep
     assert first | second < stored, "files of earlier manifests stay for a day"
 
 
+@pytest.mark.slow(alone=False)
 async def test_a_snapshot_that_lacks_few_records_is_kept_for_some_intervals(rig, monkeypatch):
     monkeypatch.setattr(store_snapshots, "RARELY", 10**9)
     async with rig.working(snapshot_interval_ms=1) as worker:
@@ -282,6 +284,7 @@ async def test_a_damaged_snapshot_is_counted_and_not_used(rig, all_of_them):
         assert events["snapshot_fetched"]["positions"] == positions
 
 
+@pytest.mark.slow(alone=False)
 async def test_a_torn_manifest_is_ignored(rig):
     earlier, last = rig.manifests()
     positions = json.loads(earlier.read_bytes())["positions"]
@@ -381,6 +384,7 @@ def blocked(monkeypatch):
     free.set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stalls", first_quick(False, True))
 async def test_other_tasks_are_read_while_one_is_fetched(rig, monkeypatch, blocked, stalls):
     harness = rig.harness = WorkerHarness(2)
@@ -515,6 +519,7 @@ async def test_a_bad_snapshot_restores_the_store_that_it_replaced(rig, monkeypat
     await eventually(lambda: sorted(path.name for path in (rig.path / "old").iterdir()) == names)
 
 
+@pytest.mark.slow(alone=False)
 @pytest.mark.usefixtures("old")
 @pytest.mark.parametrize("fails", first_quick(1, 2))
 async def test_a_store_that_cannot_be_replaced_continues(rig, monkeypatch, fails):

@@ -21,13 +21,14 @@ from evaluator.wire.state import checkpoint
 from evaluator.wire.state import task_rows as wire
 from evaluator.wire.state.task_rows import StateDamaged
 from evaluator.worker import loop
-from tests.repeats import first_quick, repeated
+from tests.repeats import first_quick, repeated, sized
 from tests.waiting import finished
 from tests.worker.harness import GROUP, WorkerHarness, counted, totals
 from tests.worker.traffic import traffic
 
 ROOT = Path(__file__).parents[2]
 SLOW = pytest.mark.slow
+N_QUERIES = sized(30, quick=15)
 LITTLE_MEMORY = {"memory_tier_bytes": 20_000, "max_poll_records": 20}
 
 
@@ -36,14 +37,14 @@ def _commit_after_every_batch(monkeypatch):
     monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.0)
 
 
-def filled_harness(n_queries: int = 30) -> WorkerHarness:
+def filled_harness(n_queries: int = N_QUERIES) -> WorkerHarness:
     """Both tasks have the first part of their traffic."""
     harness = WorkerHarness()
     harness.append({task: traffic(task, n_queries=n_queries).part(0, 0.6) for task in (0, 1)})
     return harness
 
 
-def append_rest(harness: WorkerHarness, n_queries: int = 30) -> None:
+def append_rest(harness: WorkerHarness, n_queries: int = N_QUERIES) -> None:
     harness.append({task: traffic(task, n_queries=n_queries).part(0.6, 1) for task in (0, 1)})
 
 
@@ -185,6 +186,7 @@ async def test_checkpoints_are_read_only_for_tasks_without_a_store(tmp_path):
     assert asked == [[0, 1], [1]]
 
 
+@pytest.mark.slow(alone=False)
 @pytest.mark.parametrize(
     "expired", first_quick((("rankings", "judgments"),), (("judgments",),), ((),))
 )
@@ -423,10 +425,11 @@ async def test_an_interrupted_rebuild_starts_again(kill_at):
 # Checkpoint records that cannot be used
 
 
+@pytest.mark.slow(alone=False)
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        pytest.param(b"{", "cannot be read", marks=SLOW),
+        (b"{", "cannot be read"),
         (b'{"format": 1}', f"its format is 1, and this version reads {checkpoint.FORMAT}"),
     ],
 )

@@ -141,6 +141,7 @@ def in_order(world):
     return watched(batches(world, 0))
 
 
+@pytest.mark.slow(alone=False)
 def test_the_worse_variant_is_named_in_any_order_of_reading(world, in_order):
     watch, events = in_order
     (on,) = [event for event in events if event.name == "on"]
