@@ -91,7 +91,7 @@ check: $(VENV)/.dev ## lint, and run every test that needs no broker and no brow
 	$(LINT_TEXT)
 	@output=$$(mktemp); { $(LINT_TYPES); } >"$$output" 2>&1 & types=$$!; \
 	trap 'kill $$types 2>/dev/null || true; rm -f "$$output"' EXIT; failed=0; \
-	$(BIN)/python -m pytest -n 3 --dist loadgroup -q -m "$(QUICK)" || failed=1; \
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -q -m "$(QUICK)" || failed=1; \
 	wait $$types || failed=1; cat "$$output"; exit $$failed
 
 .PHONY: system
