@@ -95,7 +95,6 @@ class Worker:
 
     @property
     def state(self) -> WorkerState:
-        """The current state of the worker."""
         return self._lifecycle.state
 
     @property
@@ -123,9 +122,13 @@ class Worker:
 
     def stop(self) -> None:
         """Ends `run` after the current batch is emitted and committed, or after a timeout."""
-        if not self._stopping.is_set() and self._stop_timeout is not None:
-            self._stop_timeout.reschedule(asyncio.get_running_loop().time() + STOP_TIMEOUT_SECONDS)
+        if not self._stopping.is_set():
+            self._limit_stop()
         self._stopping.set()
+
+    def _limit_stop(self) -> None:
+        if self._stop_timeout is not None:
+            self._stop_timeout.reschedule(asyncio.get_running_loop().time() + STOP_TIMEOUT_SECONDS)
 
     # The loop
 
@@ -200,10 +203,8 @@ class Worker:
         )
         self.stages.begin()
         batches: list[Records] = []
-        for partitions, max_records, timeout_ms in reads:
-            batches = await self._source.poll(
-                partitions, max_records=max_records, timeout_ms=timeout_ms
-            )
+        for partitions, most, timeout_ms in reads:
+            batches = await self._source.poll(partitions, max_records=most, timeout_ms=timeout_ms)
             if batches:
                 break
         if self.place is not None:
@@ -224,15 +225,17 @@ class Worker:
                 self._source.seek((records.log, records.partition), kept.next_offset)
             by_task.setdefault(records.partition, []).append(kept)
             self._n_read += len(kept)
-        emission: Emission = {}
-        now = time.monotonic()
+        emission, now = Emission(), time.monotonic()
         for number, parts in by_task.items():
-            await asyncio.sleep(0)  # scrapes and heartbeats wait for one task, not for all
+            if not self._stopping.is_set():
+                await asyncio.sleep(0)  # scrapes and heartbeats wait for one task, not for all
             self.stages.begin()
             try:
                 emission.update(self._tasks[number].receive(parts, self.stages, now))
             except StateDamaged as damaged:
                 self._ownership.quarantine(number, damaged)
+        if self._stopping.is_set():
+            self._limit_stop()  # for the broker, not for the evaluation
         self._uncommitted = True
         if emission:
             await self._emissions.emit(emission)

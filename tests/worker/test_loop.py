@@ -1,6 +1,7 @@
 """The outputs of the loop, which do not depend on its batches."""
 
 import asyncio
+import time
 
 import pytest
 from structlog.testing import capture_logs
@@ -491,6 +492,27 @@ async def test_a_worker_whose_outputs_stall_can_be_stopped(monkeypatch):
     assert not any(harness.committed().values())
 
 
+@pytest.mark.slow(alone=False)
+async def test_the_timeout_of_a_stop_begins_after_the_evaluation(monkeypatch):
+    monkeypatch.setattr(loop, "STOP_TIMEOUT_SECONDS", 1.0)
+    harness = WorkerHarness()
+    harness.append({task: traffic(task) for task in (0, 1)})
+    worker = harness.worker(max_poll_records=5_000)  # more than both tasks have
+    receive, received = loop.Task.receive, []
+
+    def slowly(*arguments):
+        received.append(None)
+        asyncio.get_running_loop().call_soon(worker.stop)
+        time.sleep(1.2)
+        return receive(*arguments)
+
+    monkeypatch.setattr(loop.Task, "receive", slowly)
+    await finished(worker.run())
+    assert len(received) == 2
+    assert harness.committed() == positions(worker)
+    assert any(harness.committed().values())
+
+
 @pytest.mark.slow
 async def test_an_intermittent_broker_does_not_change_results(monkeypatch):
     monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.05)
@@ -536,8 +558,6 @@ def a_query(at_ms):
 
 
 def now_ms():
-    import time
-
     return time.time_ns() // 1_000_000
 
 
