@@ -11,6 +11,7 @@ from benchmarks.naive import UNIT, NaiveEvaluator, measure
 from benchmarks.pipeline import MEASURES, Stopwatch, in_reading_order, run
 from benchmarks.world import DELAYS_MS, N_GRADES, SPAN_MS, USUAL, Shape, make_world
 from evaluator.core.measures import MeasureSet
+from evaluator.core.online.ordered_merge import PLACE
 from evaluator.core.types.records import WatermarkRecord
 from evaluator.wire.outputs.encoding import encode_watermark
 from evaluator.wire.outputs.settled import decode_settled, order_position_of
@@ -138,6 +139,6 @@ def test_the_leader_of_the_benchmark_reads_the_queries_that_the_worker_settled(w
     assert beside.watching(plain) > 0
     assert [query.n for query in queries] == list(range(len(settled)))
     assert {query.features.shape for query in queries} == {(USUAL.candidates, 4)}
-    assert [order_position_of(value) for value in settled] == [query.place for query in queries]
+    assert [order_position_of(value) for value in settled] == list(map(PLACE, queries))
     assert order_position_of(encode_watermark(WatermarkRecord(5, 7), task=0)[0].value) is None
     assert min(beside.leader(settled)) > 0
