@@ -87,7 +87,7 @@ lint: $(VENV)/.dev ## check format, lint, types and import contracts
 # are kept, which saves seconds in each process of later runs.
 .PHONY: check
 check: export PYTHONDONTWRITEBYTECODE =
-check: $(VENV)/.dev ## lint, and run every test that needs no broker and no browser; under a minute
+check: $(VENV)/.dev ## lint, and run every test that needs no broker and no browser; about a minute
 	$(LINT_TEXT)
 	@output=$$(mktemp); { $(LINT_TYPES); } >"$$output" 2>&1 & types=$$!; \
 	trap 'kill $$types 2>/dev/null || true; rm -f "$$output"' EXIT; failed=0; \

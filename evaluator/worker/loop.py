@@ -235,7 +235,7 @@ class Worker:
             except StateDamaged as damaged:
                 self._ownership.quarantine(number, damaged)
         if self._stopping.is_set():
-            self._limit_stop()  # for the broker, not for the evaluation
+            self._limit_stop()  # the evaluation does not count
         self._uncommitted = True
         if emission:
             await self._emissions.emit(emission)

@@ -43,7 +43,7 @@ INPUT_SETTINGS: Final[Mapping[str, Any]] = {"key_deserializer": kept, "value_des
 EMPTY_ANSWERS: Final = 3
 """After more empty answers at an offset below the end, compaction has left no record there."""
 _STEPS_TO_NEXT_FETCH: Final = 4
-"""Steps of the loop in which aiokafka requests the next records: a broker collects them early."""
+"""Steps of the event loop until aiokafka has requested the next records."""
 _TIMEOUT_MS: Final = 500
 
 log = structlog.get_logger()

@@ -167,10 +167,7 @@ class RaggedColumns(_Columns):
         return self._size > self._SMALLEST and 3 * self._discarded > self._size
 
     def compact(self, starts: IntArray, lengths: IntArray) -> IntArray:
-        """Keeps only these spans; returns their new starts.
-
-        Room for as many entries again takes no memory before it is used.
-        """
+        """Keeps only these spans, with room for as many entries again; returns their new starts."""
         order = np.argsort(starts)
         starts, lengths = starts[order], lengths[order]
         ends = np.cumsum(lengths)
