@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike, NDArray
 IntArray = NDArray[np.int64]
 _MAX_ENTRIES: Final = (1 << 31) - 1
 """Starts of spans are 32 bits."""
-_SLICE_COSTS: Final = 60
+_SLICE_COSTS: Final = 100
 """Entries that are copied by their indices in the time that a slice takes."""
 
 
