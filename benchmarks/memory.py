@@ -20,8 +20,8 @@ from evaluator.wire.messages.codec import decode_judgments, decode_rankings
 from evaluator.worker.monitoring import trim_heap
 
 # The formula of docs/capacity.md: bytes of memory of an open query.
-QUERY_BYTES = 450
-JUDGED_BYTES = 300
+QUERY_BYTES = 380
+JUDGED_BYTES = 200
 CODE_BYTES, RANK_BYTES = 2, 1
 # Of every candidate (4 if a task has had 32,768 ids), and of it for every ranker (2 beyond 255).
 SLACK = 1.25

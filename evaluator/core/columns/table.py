@@ -1,5 +1,6 @@
 """Storage of many queries in columns: tables of rows, and spans of varying length."""
 
+import mmap
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -11,6 +12,8 @@ _MAX_ENTRIES: Final = (1 << 31) - 1
 """Starts of spans are 32 bits."""
 _SLICE_COSTS: Final = 100
 """Entries that are copied by their indices in the time that a slice takes."""
+_MAPPED_BYTES: Final = 1 << 18
+"""Columns from this size on have a memory mapping of their own."""
 
 
 def span_indices(starts: IntArray, lengths: IntArray) -> IntArray:
@@ -60,6 +63,18 @@ class Groups(NamedTuple):
         return sums
 
 
+def _zeros(n: int, dtype: DTypeLike) -> NDArray[np.generic]:
+    """A column of zeros, whose pages take memory when they are first written.
+
+    The heap would take memory for all of them if it reuses freed memory, and keep it afterwards.
+    """
+    n_bytes = n * np.dtype(dtype).itemsize
+    if n_bytes < _MAPPED_BYTES or np.dtype(dtype).hasobject:
+        return np.zeros(n, dtype)
+    pages = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return np.frombuffer(pages, dtype, n)
+
+
 class _Columns:
     """Named columns that grow by doubling; take `columns[name]` again after that."""
 
@@ -76,7 +91,7 @@ class _Columns:
     def _reserve(self, n: int) -> None:
         for name, column in self._columns.items():
             if n > len(column):
-                grown = np.zeros(max(n, 2 * len(column)), column.dtype)
+                grown = _zeros(max(n, 2 * len(column)), column.dtype)
                 grown[: len(column)] = column
                 self._columns[name] = grown
 
@@ -149,7 +164,9 @@ class RaggedColumns(_Columns):
         """Gives a column the type of *entries* if its own cannot represent them all."""
         column = self._columns[name]
         if column.dtype != entries.dtype and (entries.astype(column.dtype) != entries).any():
-            self._columns[name] = column.astype(np.result_type(column, entries))
+            wider = _zeros(len(column), np.result_type(column, entries))
+            wider[: self._size] = column[: self._size]
+            self._columns[name] = wider
 
     def discard(self, n_entries: int) -> None:
         """Counts entries of spans that are no longer used."""
@@ -173,7 +190,7 @@ class RaggedColumns(_Columns):
         ends = np.cumsum(lengths)
         size = int(ends[-1]) if len(ends) else 0
         kept = {
-            name: np.zeros(max(2 * size, self._FEWEST), column.dtype)
+            name: _zeros(max(2 * size, self._FEWEST), column.dtype)
             for name, column in self._columns.items()
         }
         # In parts, as indices take more memory than spans.
