@@ -46,6 +46,7 @@ class Known:
     err_max_grade: int = 4
 
 
+@cache
 def canonical(spelling: str) -> str:
     """The canonical name of all spellings of a measure."""
     match = NAME.fullmatch(spelling)
@@ -283,11 +284,15 @@ def freshness_of(ranking: Ranking, known: Known) -> dict[str, float]:
         return factors
     for name, published_ms in zip(ranking.candidate_ids, ranking.published_ms, strict=True):
         age_ms = 0 if published_ms is None else max(0, known.event_time_ms - published_ms)
-        with localcontext() as context:
-            context.prec = 80
-            power = -Decimal(age_ms) / Decimal(known.freshness_half_life_ms)
-            factors.setdefault(name, float(Decimal(2) ** power))
+        factors.setdefault(name, halved(age_ms, known.freshness_half_life_ms))
     return factors
+
+
+@cache
+def halved(age_ms: int, half_life_ms: int) -> float:
+    with localcontext() as context:
+        context.prec = 80
+        return float(Decimal(2) ** (-Decimal(age_ms) / Decimal(half_life_ms)))
 
 
 # -- subtopics ----------------------------------------------------------------------------------

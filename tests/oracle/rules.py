@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import accumulate
 
 from tests.oracle import measures
@@ -64,20 +64,29 @@ class Settings:
     @property
     def columns(self) -> tuple[str, ...]:
         """Canonical names without repetition, in order of first mention, with companions."""
-        return tuple(dict.fromkeys(map(measures.canonical, self.spellings)))
+        return canonical_names(self.spellings)
 
     @property
     def level_columns(self) -> tuple[str, ...]:
         """The columns of sums by level."""
         if not self.segment_measures:
             return self.columns
-        return tuple(dict.fromkeys(map(measures.canonical, self.segment_measures)))
+        return canonical_names(self.segment_measures)
 
     @property
     def spellings(self) -> tuple[str, ...]:
         """The names of the values in outputs."""
-        shown = [name for spelling in self.measures for name in measures.shown(spelling)]
-        return tuple(dict.fromkeys(shown))
+        return with_companions(self.measures)
+
+
+@cache
+def canonical_names(spellings: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(map(measures.canonical, spellings)))
+
+
+@cache
+def with_companions(spellings: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for each in spellings for name in measures.shown(each)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +158,7 @@ class Query:
         """The evaluation of the last revision."""
         return self.evaluation_at(self.revision)
 
-    @property
+    @cached_property
     def in_time(self) -> list[Judgment]:
         """The applied judgments that count for the settled value."""
         times = self.judgment_times
@@ -231,7 +240,7 @@ class Query:
         )
         return until_then < until_settled
 
-    @property
+    @cached_property
     def zero(self) -> list[str]:
         """Exposed candidates without a grade by maturity: with `silence = zero` they get 0.
 
@@ -243,7 +252,7 @@ class Query:
         ids = self.ranking.candidate_ids
         return [ids[at] for at in sorted(self.exposed) if ids[at] not in graded]
 
-    @property
+    @cached_property
     def exposed(self) -> set[int] | None:
         """Positions of exposed candidates; for repeated ones, that of the best-ranked mention."""
         message, kept = json.loads(self.ranking.value), measures.order(self.ranking, "served")
@@ -269,7 +278,7 @@ class Query:
                 found += [(self.ranking.model, self.ranking.variant, n, str(rank)) for n in names]
         return found
 
-    @property
+    @cached_property
     def silent(self) -> bool:
         """Whether no candidate has a grade, although one was exposed or the ranking had none."""
         if merged_grades(self.in_time, self.settings):
@@ -416,18 +425,20 @@ def merged_grades(
     application.
     """
     judgments, settings = list(judgments), settings or Settings()
+    standing: dict[str, list[tuple[str, float]]] = {
+        name: [] for judgment in judgments for name, _ in judgment.grades
+    }
+    for judgment in sorted(judgments, key=lambda j: (j.timestamp_ms, j.offset)):
+        for name, grade in judgment.grades:
+            if grade is None:
+                standing[name] = []
+            else:
+                standing[name].append((judgment.source, grade))
     merged = {}
-    for name in dict.fromkeys(name for judgment in judgments for name, _ in judgment.grades):
-        standing: list[tuple[str, float]] = []
-        for judgment in sorted(judgments, key=lambda j: (j.timestamp_ms, j.offset)):
-            for given, grade in judgment.grades:
-                if given == name and grade is None:
-                    standing = []
-                elif given == name and grade is not None:
-                    standing.append((judgment.source, grade))
-        if standing:
-            last = standing[-1][0]
-            of_source = [grade for source, grade in standing if source == last]
+    for name, given in standing.items():
+        if given:
+            last = given[-1][0]
+            of_source = [grade for source, grade in given if source == last]
             rule = dict(settings.grades_merge_by_source).get(last, settings.grades_merge)
             merged[name] = max(of_source) if rule == "max" else of_source[-1]
     return merged

@@ -201,55 +201,66 @@ def emitted_evaluations(
     """Evaluations by identity."""
     rows = []
     for columns in parts:
-        for b in range(len(columns)):
-            content = evaluation_row(columns, b)
+        times_ms, revisions = columns.event_times_ms.tolist(), columns.revisions.tolist()
+        trace_ids, node_ids = columns.texts.column(0), columns.texts.column(1)
+        for b, content in enumerate(evaluation_rows(columns)):
             text = repr((content, list(columns.grades[b].items())))
-            identity = int(columns.event_times_ms[b]), *columns.texts[b][:2]
-            rows.append((identity, EmittedEvaluation(int(columns.revisions[b]), content, text)))
+            identity = times_ms[b], trace_ids[b], node_ids[b]
+            rows.append((identity, EmittedEvaluation(revisions[b], content, text)))
     return rows
 
 
-def evaluation_row(columns: EvaluationColumns, b: int) -> dict[str, Any]:
-    """The query at index *b* of the flat columns."""
-    n_rankers, n_top = len(columns.rankers), columns.n_top
-    ids = part_of(columns.top_ids.values(), b, len(columns), n_rankers * n_top)
-    scores = part_of(columns.top_scores.tolist(), b, len(columns), n_rankers * n_top)
-    scores = [None if isnan(score) else score for score in scores]
-    top = list(zip(ids, scores, strict=True))
-    return {
-        "stratum": tuple(columns.strata.values(b, b + 1)[0]),
-        "query": columns.texts[b][2],
-        "grades": dict(columns.grades[b]),
-        "first_ranks": part_of(columns.first_ranks.tolist(), b, len(columns), n_rankers),
-        "top": [top[r * n_top : (r + 1) * n_top] for r in range(n_rankers)],
-        "units": units_of(columns.units, b, len(columns)),
-    }
+def evaluation_rows(columns: EvaluationColumns) -> list[dict[str, Any]]:
+    """The queries of the flat columns."""
+    n_rows, n_rankers, n_top = len(columns), len(columns.rankers), columns.n_top
+    queries, strata = columns.texts.column(2), columns.strata.values(0, n_rows)
+    scores = [None if isnan(score) else score for score in columns.top_scores.tolist()]
+    best = zip(columns.top_ids.values(), scores, strict=True)
+    first_ranks = parts_of(columns.first_ranks.tolist(), n_rows, n_rankers)
+    tops = parts_of(list(best), n_rows, n_rankers * n_top)
+    units = units_of(columns.units, n_rows)
+    return [
+        {
+            "stratum": tuple(strata[b]),
+            "query": queries[b],
+            "grades": dict(columns.grades[b]),
+            "first_ranks": first_ranks[b],
+            "top": [tops[b][r * n_top : (r + 1) * n_top] for r in range(n_rankers)],
+            "units": units[b],
+        }
+        for b in range(n_rows)
+    ]
 
 
-def part_of(flat: Sequence[T], b: int, n_rows: int, width: int) -> list[T]:
-    """Row *b* of a row-major list."""
+def parts_of(flat: Sequence[T], n_rows: int, width: int) -> list[list[T]]:
+    """The rows of a row-major list."""
     assert len(flat) == n_rows * width
-    return list(flat[b * width : (b + 1) * width])
+    return [list(flat[b * width : (b + 1) * width]) for b in range(n_rows)]
 
 
-def units_of(flat: IntArray | None, b: int, n_rows: int) -> list[int] | None:
-    """The values of row *b*; the columns are of any width."""
-    return None if flat is None else part_of(flat.tolist(), b, n_rows, len(flat) // n_rows)
+def units_of(flat: IntArray | None, n_rows: int) -> list[list[int] | None]:
+    """The values of each row; the columns are of any width."""
+    if flat is None or not n_rows:
+        return [None] * n_rows
+    return list(parts_of(flat.tolist(), n_rows, len(flat) // n_rows))
 
 
 def settled_rows(parts: Iterable[SettledColumns]) -> dict[int, dict[str, Any]]:
     """Settled queries by n."""
     rows = {}
     for columns in parts:
-        for b in range(len(columns)):
-            n, time_ms = int(columns.ns[b]), int(columns.event_times_ms[b])
+        texts, strata = columns.texts, columns.strata.values(0, len(columns))
+        times_ms, offsets = columns.event_times_ms.tolist(), columns.offsets.tolist()
+        identities = list(zip(times_ms, texts.column(0), texts.column(1), strict=True))
+        units = units_of(columns.units, len(columns))
+        for b, n in enumerate(columns.ns.tolist()):
             assert n not in rows, "settled numbers"
             rows[n] = {
-                "identity": (time_ms, *columns.texts[b][:2]),
-                "offset": int(columns.offsets[b]),
-                "stratum": tuple(columns.strata.values(b, b + 1)[0]),
+                "identity": identities[b],
+                "offset": offsets[b],
+                "stratum": tuple(strata[b]),
                 "grades": dict(columns.grades[b]),
-                "units": units_of(columns.units, b, len(columns)),
+                "units": units[b],
                 "silent": columns.silent is not None and bool(columns.silent[b]),
             }
     return rows

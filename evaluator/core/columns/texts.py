@@ -128,8 +128,10 @@ class TextRows(Struct, frozen=True, eq=False):
 
     def column(self, at: int) -> list[str]:
         """One text of each row."""
-        text, bounds = self.words.view(np.uint8).data, self.bounds
-        spans = zip(bounds[:, at].tolist(), (bounds[:, at + 1] - 1).tolist(), strict=True)
+        text = self.words.view(np.uint8).data
+        starts = WORD * self.starts + self.sizes[:, :at].sum(axis=1)
+        ends = starts + self.sizes[:, at] - 1
+        spans = zip(starts.tolist(), ends.tolist(), strict=True)
         return [str(text[first:end], "utf-8") for first, end in spans]
 
 
