@@ -1,7 +1,7 @@
 """The weights of judgments by source; floods of bad judgments promote no challenger."""
 
 import doctest
-from collections import Counter
+from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
@@ -34,7 +34,9 @@ def judgment_weights(sources, times_ms, rules, *, window_ms=1_000):
     places = [
         (ms // window_ms, rules.group(source)) for source, ms in zip(sources, times_ms, strict=True)
     ]
-    counts = {window: Counter(g for w, g in places if w == window) for window, _ in places}
+    counts = defaultdict(Counter)
+    for window, source_group in places:
+        counts[window][source_group] += 1
     weights = {window: window_weights(each, rules) for window, each in counts.items()}
     return [weights[window][source_group] for window, source_group in places]
 
