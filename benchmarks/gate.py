@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -129,10 +130,9 @@ class Values:
         From the last element before the block, the sum and the last element of the block are
         normal; *ahead* is the influence of each innovation on the sum.
         """
-        rho, ahead, influence = self._world.rho, np.empty(len(counts)), 0.0
-        for place in range(len(counts) - 1, -1, -1):
-            influence = counts[place] + rho * influence
-            ahead[place] = influence
+        rho = self._world.rho
+        from_the_last = accumulate(counts[::-1].tolist(), lambda ahead, count: count + rho * ahead)
+        ahead = np.array([*from_the_last][::-1])
         on_last = rho ** np.arange(len(counts) - 1, -1, -1.0)
         noise = 1 - rho**2
         of_sum, of_last = (float(noise * (each @ each)) for each in (ahead, on_last))

@@ -141,5 +141,5 @@ class Sample(Struct):
 
 def hash_of(*parts: bytes) -> int:
     """A hash of bytes that is the same on every machine, for a `Sample`."""
-    whole = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
+    whole = b"".join([len(part).to_bytes(8, "big") + part for part in parts])
     return int.from_bytes(blake2b(whole, digest_size=_HASH_BYTES).digest(), "big")
