@@ -10,6 +10,7 @@ from math import inf
 
 import pytest
 
+from evaluator.worker import task
 from evaluator.worker.connectivity import Connectivity
 from tests.oracle.messages import Raw
 from tests.simulation.clock import simulated_time
@@ -74,7 +75,14 @@ def simulated(scenario):
         return loop.run_until_complete(scenario)
 
 
-@pytest.mark.slow
+@pytest.fixture
+def _fewer_turns(monkeypatch):
+    """A worker waits for records as long as outside of tests, unlike in `conftest.py`."""
+    monkeypatch.setattr(task, "IDLE_POLL_MS", 100)
+
+
+@pytest.mark.slow(alone=False)
+@pytest.mark.usefixtures("_fewer_turns")
 @pytest.mark.parametrize("seconds", [400, 650])
 def test_heartbeats_do_not_overtake_records_buffered_by_producers(seconds):
     out_of_order, beats, back_ms = simulated(outage_of(seconds, wait_ms=WAIT_MS))
@@ -84,7 +92,8 @@ def test_heartbeats_do_not_overtake_records_buffered_by_producers(seconds):
     assert waited_ms - 10_000 < first_ms - back_ms < waited_ms + 15_000
 
 
-@pytest.mark.slow
+@pytest.mark.slow(alone=False)
+@pytest.mark.usefixtures("_fewer_turns")
 def test_without_the_wait_heartbeats_overtake_buffered_records():
     """Of 40 rankings those are out of order that are 300 s older than the first heartbeat."""
     out_of_order, beats, back_ms = simulated(outage_of(400, wait_ms=0))
