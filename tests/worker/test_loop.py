@@ -35,7 +35,7 @@ SLOW = pytest.mark.slow
 )
 async def test_batches_and_pausing_do_not_change_results(max_poll_records, max_lead_ms):
     harness = WorkerHarness()
-    n_queries = 40 if max_poll_records == 1 else sized(120, quick=30)
+    n_queries = 40 if max_poll_records == 1 else sized(60, quick=30)
     harness.append({task: traffic(task, n_queries=n_queries) for task in (0, 1)})
     worker = await harness.until_end(max_poll_records=max_poll_records, max_lead_ms=max_lead_ms)
     truth = harness.truth()
@@ -47,7 +47,7 @@ async def test_batches_and_pausing_do_not_change_results(max_poll_records, max_l
 @pytest.mark.slow(alone=False)
 async def test_the_log_that_is_ahead_is_paused_for_the_other():
     harness = WorkerHarness(1)
-    harness.append({0: traffic(5, n_queries=sized(300, quick=100))})
+    harness.append({0: traffic(5, n_queries=sized(150, quick=100))})
     polled = []
     source = harness.source()
     poll = source.poll
@@ -173,7 +173,7 @@ async def test_a_worker_assigned_only_finished_tasks_ends_without_reading():
 async def test_records_appended_later_are_read_and_counted(monkeypatch):
     monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.1)
     harness = WorkerHarness()
-    n_queries = sized(80, quick=40)
+    n_queries = 40
     whole = {task: traffic(task, n_queries=n_queries) for task in (0, 1)}
     async with harness.working(harness.worker()) as worker:
         await eventually(lambda: worker.readiness() == [])
