@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -179,7 +180,7 @@ def test_a_table_of_a_later_format_version_is_damage(flushed, copy):
 # Damage that is detected when it is read
 
 
-@pytest.mark.parametrize("n", in_shares(60, quick=4))
+@pytest.mark.parametrize("n", in_shares(36, quick=4))
 def test_a_flipped_byte_is_detected_or_harmless(flushed, copy, whole, n):
     """The rows are those that were written, by any way of reading."""
     size = largest_file(flushed, "*.sst").stat().st_size
@@ -247,9 +248,12 @@ def test_damage_found_by_compaction_stops_writes(flushed, copy):
 
 
 def queries_of(numbers: Iterable[int]) -> list[tuple[bytes, bytes]]:
-    return [
-        (number.to_bytes(8, "big"), random.Random(number).randbytes(1000)) for number in numbers
-    ]
+    return [query_of(number) for number in numbers]
+
+
+@lru_cache(maxsize=2_000)
+def query_of(number: int) -> tuple[bytes, bytes]:
+    return number.to_bytes(8, "big"), random.Random(number).randbytes(1000)
 
 
 def put_queries(store: RocksStateStore, numbers: Iterable[int]) -> None:
@@ -300,7 +304,7 @@ def test_rows_discarded_after_opening_are_deleted_at_once(tmp_path, copy):
 # The write-ahead log
 
 
-@pytest.mark.parametrize("n", in_shares(60, quick=4))
+@pytest.mark.parametrize("n", in_shares(36, quick=4))
 def test_a_truncated_log_leaves_an_earlier_consistent_store(logged, copy, whole, n):
     size = largest_file(logged, "*.log").stat().st_size
     heads = set()
@@ -315,7 +319,7 @@ def test_a_truncated_log_leaves_an_earlier_consistent_store(logged, copy, whole,
     assert {None, b"%d" % (N_BATCHES - 1)} < heads
 
 
-@pytest.mark.parametrize("n", in_shares(40, quick=4))
+@pytest.mark.parametrize("n", in_shares(24, quick=4))
 def test_a_flipped_byte_in_the_log_leaves_an_earlier_store_or_is_detected(logged, copy, whole, n):
     size = largest_file(logged, "*.log").stat().st_size
     for part in range(n):
@@ -345,7 +349,7 @@ def flushed_periodically(tmp_path_factory) -> Path:
     return left
 
 
-@pytest.mark.parametrize("n", in_shares(40, quick=4))
+@pytest.mark.parametrize("n", in_shares(24, quick=4))
 def test_a_truncated_manifest_leaves_an_earlier_store_or_is_detected(flushed_periodically, copy, n):
     whole = reopened(copy(flushed_periodically))
     size = largest_file(flushed_periodically, "MANIFEST-*").stat().st_size
