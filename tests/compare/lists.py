@@ -7,7 +7,7 @@ from evaluator.core.measures import MISSING, UNITS_PER_ONE
 from tests.core.build import Task, judgment, ranking
 from tests.repeats import in_shares
 
-N_LISTS = 4_000
+N_LISTS = 2_000
 """Lists for each comparison: a share of them in the quick set, the rest in the full one."""
 
 SHARES = in_shares(N_LISTS, quick=1_000)

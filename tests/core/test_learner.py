@@ -319,7 +319,7 @@ def test_the_learner_recovers_the_direction_of_a_linear_truth(loss, mode, optimi
         schedule=schedule,
         learning_rate=0.1 if schedule == "constant" else 1.0,
     )
-    groups = random_groups(sized(1_200, quick=600), widths=(8, 12), noise=0.3)
+    groups = random_groups(600, widths=(8, 12), noise=0.3)
     state = learner.start((0.0,) * 4)
     for _ in range(2):
         for first in range(0, len(groups), 4):

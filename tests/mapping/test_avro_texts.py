@@ -142,7 +142,7 @@ def n_planned(parts, values, headers=None):
 
 @pytest.mark.parametrize("number", range(len(MAPPINGS)))
 def test_messages_have_the_bytes_of_the_slow_path(number):
-    chance, n, planned = random.Random(number), sized(20_000, quick=1_000), Counter()
+    chance, n, planned = random.Random(number), sized(8_000, quick=1_000), Counter()
     parts = parts_of(MAPPINGS[number])
     for _ in range(n // 500):
         values = [avro(7, TEXT, event(chance)) for _ in range(250)]

@@ -191,7 +191,7 @@ def test_a_mapping_equals_the_interpreter(number):
     ((log, table),) = document.items()
     mapped = messages_of(read_document(MAPPINGS[number], "m.toml").logs[log])
     naive = Interpreter(log, table)
-    for _ in range(sized(3_000, quick=150)):
+    for _ in range(sized(1_000, quick=150)):
         record = mutated(record_of(chance), chance)
         if table.get("envelope") == "debezium":
             record = chance.choice([

@@ -35,7 +35,7 @@ from tests.oracle.rules import Settings
 from tests.oracle.run import new_engine
 from tests.repeats import sized
 
-N_MUTANTS = int(os.environ.get("MAPPING_MUTANTS", sized(60_000, quick=5_000)))
+N_MUTANTS = int(os.environ.get("MAPPING_MUTANTS", sized(30_000, quick=5_000)))
 DECODERS = {"rankings": decode_rankings, "judgments": decode_judgments}
 BATCH = 500
 

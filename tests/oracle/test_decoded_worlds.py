@@ -21,7 +21,7 @@ from tests.oracle.run import Reader
 from tests.oracle.worlds import seeded_world
 from tests.repeats import repeated, sized
 
-N_WORLDS = sized(120, quick=32)
+N_WORLDS = sized(64, quick=32)
 FIRST_SEED = 1_000_000
 
 

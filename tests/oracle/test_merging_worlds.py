@@ -16,7 +16,7 @@ from tests.oracle.worlds import World, seeded_world
 from tests.repeats import repeated, sized
 
 FIRST_SEED = 8_000_000
-WORLDS_PER_PART = sized(12, quick=5)
+WORLDS_PER_PART = sized(7, quick=5)
 RULES = [
     ("max", ()),
     ("max", (("human", "last"),)),

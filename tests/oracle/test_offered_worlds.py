@@ -39,7 +39,7 @@ from tests.oracle.worlds import MALFORMED, World, seeded_world
 from tests.repeats import repeated, sized
 
 FIRST_SEED = 7_000_000
-WORLDS_PER_PART = sized(12, quick=5)
+WORLDS_PER_PART = sized(7, quick=5)
 SEGMENTS = ("device", "locale")
 
 

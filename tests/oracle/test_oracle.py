@@ -234,7 +234,7 @@ def test_totals_of_files_equal_those_of_their_lines(tmp_path):
 
 
 @pytest.mark.slow(alone=False)
-@hypothesis_settings(max_examples=examples(100), deadline=None)
+@hypothesis_settings(max_examples=examples(32), deadline=None)
 @given(worlds(), st.integers(0, 2**32))
 def test_results_of_a_prefix_are_never_withdrawn(world, seed):
     """Settled rows, final windows, dead letters and revisions are never withdrawn."""

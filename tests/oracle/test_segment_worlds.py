@@ -23,7 +23,7 @@ from tests.oracle.worlds import MALFORMED, World, seeded_world
 from tests.repeats import repeated, sized
 
 FIRST_SEED = 9_000_000
-WORLDS_PER_PART = sized(12, quick=5)
+WORLDS_PER_PART = sized(7, quick=5)
 LEVELS = ("de", "fr", "\u00e4", "x", "y", OTHER, "", None)
 
 
@@ -82,7 +82,7 @@ def test_sums_by_level_survive_eviction_and_crashes(monkeypatch, part):
 @pytest.mark.parametrize("part", repeated(4, quick=1))
 def test_tallies_of_tasks_merge_in_any_order_and_any_parts(part):
     """Union, cut and fold give the sums of all tasks, as if no task had folded anything."""
-    for seed in range(FIRST_SEED + 3 * part, FIRST_SEED + sized(400, quick=48), 12):
+    for seed in range(FIRST_SEED + 3 * part, FIRST_SEED + sized(192, quick=48), 12):
         worlds = [levelled_world(seed + n) for n in range(3)]
         settings = replace(worlds[0].settings, measures=("mrr",), segment_measures=())
         worlds = [replace(world, settings=settings) for world in worlds]

@@ -36,7 +36,7 @@ from tests.oracle.worlds import World, seeded_world
 from tests.repeats import repeated, sized
 
 FIRST_SEED = 5_000_000
-WORLDS_PER_PART = sized(15, quick=6)
+WORLDS_PER_PART = sized(8, quick=6)
 
 
 def begin(

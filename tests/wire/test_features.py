@@ -190,7 +190,7 @@ def by_the_models(value):
 
 
 @pytest.mark.parametrize("built", [True, False])
-@pytest.mark.parametrize("part", repeated(10, quick=1))
+@pytest.mark.parametrize("part", repeated(5, quick=1))
 def test_features_equal_the_models_and_do_not_change_other_columns(monkeypatch, part, built):
     if not built:
         monkeypatch.setattr(library, "BUILT", None)

@@ -241,7 +241,7 @@ def test_no_mutant_causes_an_invalid_memory_access(harness):
     batches = [[as_large_as_can_be()], [as_large_as_can_be()[:-1]]]
     batches += [[as_many_features_as_can_be()], [as_many_features_as_can_be()[:-1]] * 2]
     assert RankingDecoder().rows(texts_of(*batches[2]), 0, 1, features=True) is not None
-    for _ in range(30_000):
+    for _ in range(12_000):
         values = [rng.choice(valid) for _ in range(rng.choice([1, 1, 3, 10]))]
         batches.append([mutations.mutant(v, rng) if rng.random() < 0.8 else v for v in values])
     table = np.ascontiguousarray(library.powers_of_five).tobytes()

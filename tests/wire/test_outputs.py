@@ -278,7 +278,7 @@ def expected_evaluation(row):
     }
 
 
-@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(16), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(any_rows())
 def test_any_batch_reads_back_row_by_row_in_order(rows):
     records = encode_evaluations(evaluations(*rows), DEFAULT, emit_query=True)
@@ -287,7 +287,7 @@ def test_any_batch_reads_back_row_by_row_in_order(rows):
     assert not any(b"\n" in record.value for record in records)
 
 
-@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(16), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(any_rows())
 def test_the_bytes_of_a_row_do_not_depend_on_other_rows(rows):
     together = encode_evaluations(evaluations(*rows), DEFAULT, emit_query=True)

@@ -123,7 +123,7 @@ def both(monkeypatch, make):
 
 def test_compiled_and_reference_path_write_the_same_bytes(monkeypatch):
     rng = random.Random(SEED)
-    for _ in range(sized(1_500, quick=50)):
+    for _ in range(sized(500, quick=50)):
         check_both(
             monkeypatch,
             [some_evaluations(rng) for _ in range(rng.randrange(4))],
@@ -267,5 +267,5 @@ def case(rng):
 @pytest.mark.slow
 def test_no_columns_cause_an_invalid_memory_access(tmp_path):
     rng = random.Random(SEED)
-    sent = b"".join(case(rng) for _ in range(20_000))
+    sent = b"".join(case(rng) for _ in range(8_000))
     assert int(printed(built(HARNESS, tmp_path), sent)) > 1_000

@@ -9,10 +9,10 @@ import pytest
 
 from evaluator.core.types.records import Columns, Log
 from evaluator.wire.messages.codec import decode_judgments, decode_rankings
-from tests.repeats import repeated, sized
+from tests.repeats import repeated
 from tests.wire import messages, mutations
 
-MUTANTS = int(os.environ.get("WIRE_MUTANTS", sized(30_000, quick=15_000)))
+MUTANTS = int(os.environ.get("WIRE_MUTANTS", 15_000))
 SEED = int(os.environ.get("WIRE_SEED", "20251121"))
 BATCH = 512
 PARTS = 20
