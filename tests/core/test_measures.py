@@ -282,16 +282,16 @@ def measured(groups, **settings):
     )
 
 
-@pytest.mark.parametrize("part", repeated(7, quick=1))
+@pytest.mark.parametrize("part", repeated(5, quick=1))
 @pytest.mark.parametrize("what", SETTINGS)
 def test_values_do_not_depend_on_the_batch_they_are_measured_in(what, part):
-    random, settings, n = Random(11 + part), SETTINGS[what], sized(28, quick=16)
+    random, settings, n = Random(11 + part), SETTINGS[what], sized(40, quick=16)
     rankings, judgments = random_queries(random, n)
     alone = measured(
         ([[one], [other]] for one, other in zip(rankings, judgments, strict=True)), **settings
     )
     assert len(alone[0]) == n
-    for size in range(2 + part, n + 1, 7):  # every size, in one of the parts
+    for size in range(2 + part, n + 1, 5):  # every size, in one of the parts
         sizes = [size] * -(-n // size)
         groups = zip(cut(rankings, sizes), cut(judgments, sizes), strict=True)
         assert measured(groups, **settings) == alone
