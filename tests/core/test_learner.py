@@ -17,7 +17,7 @@ from evaluator.core.learning.groups import Group, Groups, padded
 from evaluator.core.learning.learner import WARM_UP_GROUPS, Learner, LearnerState
 from evaluator.core.learning.names import LABEL_MODES, LOSSES, OPTIMIZERS, SCHEDULES
 from tests.core.learned import step
-from tests.repeats import first_quick, sized
+from tests.repeats import first_quick
 from tests.tidy.tree import ROOT
 
 EVERY = [("softmax", mode) for mode in LABEL_MODES] + [

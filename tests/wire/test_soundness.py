@@ -12,7 +12,7 @@ from evaluator.wire.messages.codec import decode_judgments, decode_rankings
 from tests.repeats import repeated
 from tests.wire import messages, mutations
 
-MUTANTS = int(os.environ.get("WIRE_MUTANTS", 15_000))
+MUTANTS = int(os.environ.get("WIRE_MUTANTS", "15000"))
 SEED = int(os.environ.get("WIRE_SEED", "20251121"))
 BATCH = 512
 PARTS = 20
