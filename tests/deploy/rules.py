@@ -125,14 +125,36 @@ def together(*expected: dict) -> dict:
 
 
 def only(file: Path, *wanted: str) -> Path:
-    """A file with only the rules of these names: a week of minutes is slow with all of them."""
+    """A file with only the rules of these names, and those that they need.
+
+    Days of minutes are slow with all rules.
+    """
+    rules = rules_of("record") | rules_of("alert")
+    kept: set[str] = set()
+    missing = [*wanted]
+    while missing:
+        kept.add(name := missing.pop())
+        needed = re.findall(r"\bevaluator:[\w:]+", rules[name]["expr"])
+        missing += [each for each in needed if each not in kept]
     groups = [group for path in RULES for group in copy.deepcopy(_groups(path))]
     for group in groups:
         group["rules"] = [
-            rule for rule in group["rules"] if {rule.get("record"), rule.get("alert")} & {*wanted}
+            rule for rule in group["rules"] if {rule.get("record"), rule.get("alert")} & kept
         ]
     file.write_text(json.dumps({"groups": groups}))
     return file
+
+
+def looking_back_a_day() -> list[str]:
+    """The alerts that depend on samples of a day ago or longer, themselves or by their rules."""
+    rules = rules_of("record") | rules_of("alert")
+
+    def looks(name: str) -> bool:
+        expr = rules[name]["expr"]
+        of_rules = {*re.findall(r"\bevaluator:[\w:]+", expr)} - {name}
+        return bool(re.search(r"\d[dw]", expr)) or any(map(looks, of_rules))
+
+    return [alert for alert in rules_of("alert") if looks(alert)]
 
 
 class World:
