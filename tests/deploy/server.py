@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from urllib.error import URLError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
@@ -26,6 +27,17 @@ MOST_RESPONSES = 20
 _COMPOSE = Path(__file__).parents[2] / "deploy" / "compose" / "alertmanager.yml"
 INHIBIT_RULES = yaml.safe_load(_COMPOSE.read_text("utf-8"))["inhibit_rules"]
 ALERTMANAGER = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")
+
+
+@contextmanager
+def folder_on_disk() -> Iterator[Path]:
+    """A temporary folder that is on a disk, unless the system has none for temporary files.
+
+    Prometheus and promtool reserve up to 512 MB for each file of chunks. In memory, where pytest
+    has its temporary directories, that takes most of their CPU time.
+    """
+    with TemporaryDirectory(prefix="evaluator-") as name:
+        yield Path(name)
 
 
 def ended(process: subprocess.Popen) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from scripts.write_dashboards import FOLDER
 from tests.deploy.rules import promtool
-from tests.deploy.server import Prometheus
+from tests.deploy.server import Prometheus, folder_on_disk
 from tests.deploy.test_queries import filled
 from tests.exposition.checked import Checked, ExpositionError
 from tests.kafka.broker import free_ports
@@ -75,9 +75,14 @@ def commands(page: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
+def folder() -> Iterator[Path]:
     """The folder in which the commands of the page ran; `output` is their output."""
-    folder = tmp_path_factory.mktemp("backfill")
+    with folder_on_disk() as folder:
+        run_commands(folder)
+        yield folder
+
+
+def run_commands(folder: Path) -> None:
     for name, lines in zip(("rankings", "judgments"), world(), strict=True):
         put(folder / "logs", f"{name}.ndjson", lines)
     (folder / "deploy").symlink_to(ROOT / "deploy")
@@ -98,7 +103,6 @@ def folder(tmp_path_factory) -> Path:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (folder / "output").write_text(done.stdout)
-    return folder
 
 
 @pytest.fixture(scope="module")
