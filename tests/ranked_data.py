@@ -64,7 +64,7 @@ def digits(*, seed: int = 0) -> Parts:
     return of_table(table, 1.0 * (digit == 8), n=300, most=80, seed=seed)
 
 
-def messy(n: int = 220, *, most: int = 500, seed: int = 0) -> Parts:
+def messy(n: int = 220, *, most: int = 150, seed: int = 0) -> Parts:
     """24 features of 4 causes: rounded, binary and skewed ones, in units from 1e-2 to 1e4.
 
     Each query shifts its features; it has 5 to *most* candidates, of which one to three are
