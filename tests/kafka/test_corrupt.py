@@ -138,58 +138,74 @@ def test_a_damaged_batch_is_named_and_skipped_and_all_other_values_are_exact(
     }
 
 
-@pytest.mark.parametrize("sealed", [True, False])
 def test_records_at_returns_none_for_damaged_records_and_the_others_completely(
-    own_broker, topic_prefix, sealed
+    own_broker, topic_prefix
 ):
-    world = World(Connection(own_broker.bootstrap), topic_prefix, n_tasks=2)
-    for seed in range(2):
-        world.append({task: traffic(seed, n_queries=15) for task in range(2)})
+    worlds = {
+        sealed: World(Connection(own_broker.bootstrap), f"{topic_prefix}{sealed}-", n_tasks=2)
+        for sealed in (True, False)
+    }
+    for world in worlds.values():
+        for seed in range(2):
+            world.append({task: traffic(seed, n_queries=15) for task in range(2)})
     own_broker.stop()
-    first, last = damage(own_broker, f"{topic_prefix}rankings", number=-1, sealed=sealed)
+    gone = {
+        sealed: damage(own_broker, f"{world.prefix}rankings", number=-1, sealed=sealed)
+        for sealed, world in worlds.items()
+    }
     own_broker.start()
-    source = KafkaSource(world.connection, GroupSettings("g", topic_prefix))
-    damaged = [(("rankings", 0), offset) for offset in (first, last)]
-    whole = [(("rankings", 0), first - 1), (("rankings", 1), last), (("judgments", 0), 3)]
-    found = asyncio.run(source.records_at([*damaged, *whole]))
-    assert [found[each] for each in damaged] == [None, None]
-    assert [found[each].offsets for each in whole] == [[offset] for _, offset in whole]
-    source.skip(("rankings", 1), [(last - 1, last)])
-    assert asyncio.run(source.records_at(whole[1:2])) == {whole[1]: None}
+    for sealed, world in worlds.items():
+        first, last = gone[sealed]
+        source = KafkaSource(world.connection, GroupSettings("g", world.prefix))
+        damaged = [(("rankings", 0), offset) for offset in (first, last)]
+        whole = [(("rankings", 0), first - 1), (("rankings", 1), last), (("judgments", 0), 3)]
+        found = asyncio.run(source.records_at([*damaged, *whole]))
+        assert [found[each] for each in damaged] == [None, None]
+        assert [found[each].offsets for each in whole] == [[offset] for _, offset in whole]
+        source.skip(("rankings", 1), [(last - 1, last)])
+        assert asyncio.run(source.records_at(whole[1:2])) == {whole[1]: None}
 
 
-@pytest.mark.parametrize("disk", ["state", "other"])
 def test_a_batch_damaged_or_lost_after_it_was_read_stops_only_workers_that_need_it(
-    own_broker, start, topic_prefix, tmp_path, disk
+    own_broker, start, topic_prefix, tmp_path
 ):
-    world = World(Connection(own_broker.bootstrap), topic_prefix, n_tasks=1)
-    for seed in range(3):
-        world.append({0: traffic(seed, n_queries=15)})
-    truth, ends = world.truth(), world.ends()
-    worker = start(world, state_dir=tmp_path / "state")
-    worker.until_read(ends)
-    assert worker.stop() == 0
+    same_disk, other_disk = (
+        World(Connection(own_broker.bootstrap), f"{topic_prefix}{disk}-", n_tasks=1)
+        for disk in ("same", "other")
+    )
+    state = tmp_path / "state"
+    truth = read_to_the_end(same_disk, start, state)
+    read_to_the_end(other_disk, start, tmp_path / "first")
     own_broker.stop()
-    rankings = f"{topic_prefix}rankings"
+    damage(own_broker, f"{same_disk.prefix}rankings", number=-1, sealed=False)
+    rankings = f"{other_disk.prefix}rankings"
     first, last = damage(own_broker, rankings, number=-1, sealed=False)
     own_broker.start()
+
     flags = ("--skip", f"{rankings}-0:{first}-{last}")
-    if disk == "other":
-        for given in ((), flags):  # records that were read are only left out with permission
-            worker = start(world, *given, state_dir=tmp_path / disk)
-            assert worker.wait() == 3
-            assert flags[1] in worker.err.splitlines()[-1]
-        worker = start(world, *flags, "--accept-loss", state_dir=tmp_path / disk)
-    else:
-        worker = start(world, state_dir=tmp_path / disk)
-    worker.until_read(ends)
-    assert not worker.events("store_quarantined")
-    assert not worker.events("checkpoint_of_other_logs")
-    if disk == "state":
-        assert comparable(worker.totals) == truth.totals
+    for given in ((), flags):  # records that were read are only left out with permission
+        worker = start(other_disk, *given, state_dir=tmp_path / "other")
+        assert worker.wait() == 3
+        assert flags[1] in worker.err.splitlines()[-1]
+    loses = start(other_disk, *flags, "--accept-loss", state_dir=tmp_path / "other")
+    continues = start(same_disk, state_dir=state)
+    for worker, world in ((loses, other_disk), (continues, same_disk)):
+        worker.until_read(world.ends())
+        assert not worker.events("store_quarantined")
+        assert not worker.events("checkpoint_of_other_logs")
+    assert comparable(continues.totals) == truth.totals
+    assert [worker.stop() for worker in (loses, continues)] == [0, 0]
+    truncate_and_grow_log(own_broker, same_disk, start, state)
+
+
+def read_to_the_end(world, start, states):
+    """Fills both logs, which a worker reads; returns the expected results."""
+    for seed in range(3):
+        world.append({0: traffic(seed, n_queries=15)})
+    worker = start(world, state_dir=states)
+    worker.until_read(world.ends())
     assert worker.stop() == 0
-    if disk == "state":
-        truncate_and_grow_log(own_broker, world, start, tmp_path / disk)
+    return world.truth()
 
 
 def truncate_and_grow_log(broker, world, start, states):
