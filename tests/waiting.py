@@ -13,6 +13,8 @@ from typing import TypeVar
 import pytest
 
 T = TypeVar("T")
+MIN_PAUSE, MAX_PAUSE = 0.02, 0.25
+"""Seconds between two looks at a state, at the beginning of a wait and after five seconds."""
 PATIENCE_SECONDS = 600.0
 """Limit of every wait; only an event that never occurs reaches it."""
 STOP_SECONDS = 30.0
@@ -23,15 +25,18 @@ def until(
     look: Callable[[], T],
     *,
     seconds: float = PATIENCE_SECONDS,
-    every: float = 0.02,
+    every: float | None = None,
     details: Callable[[], object] = lambda: "",
 ) -> T:
-    """The result of *look* once it is true; fails after *seconds* with the text of *details*."""
-    deadline = time.monotonic() + seconds
+    """The result of *look* once it is true; fails after *seconds* with the text of *details*.
+
+    Without *every* the pauses grow with the wait: a look often takes CPU time of two processes.
+    """
+    began = time.monotonic()
     while not (found := look()):
-        if time.monotonic() > deadline:
+        if (waited := time.monotonic() - began) > seconds:
             pytest.fail(f"did not come true in {seconds} s: {details()}")
-        time.sleep(every)
+        time.sleep(min(max(MIN_PAUSE, waited / 20), MAX_PAUSE) if every is None else every)
     return found
 
 

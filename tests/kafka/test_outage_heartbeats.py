@@ -119,7 +119,9 @@ def test_no_heartbeat_overtakes_records_that_a_producer_has_buffered(
     producer.resume()
     producer.flush()
     assert heartbeats(world) == []
-    worker.eventually(lambda: worker.positions["rankings-0"] == 1 + BUFFERED)
+    read = {"rankings-0": 1 + BUFFERED, "judgments-0": 0}
+    worker.eventually(lambda: worker.positions["rankings-0"] == read["rankings-0"])
     assert worker.totals["extra"]["out_of_order"] == 0
-    worker.eventually(lambda: heartbeats(world))
+    worker.eventually(lambda: worker.positions != read)  # it has read its heartbeat
+    assert heartbeats(world)
     assert worker.stop() == 0
