@@ -57,6 +57,7 @@ class Sums(NamedTuple):
 
 
 EMPTY: Final = Sums()
+_NONE: Final = (0, 0)
 
 
 def units_of(trace_ids: Iterable[str]) -> NDArray[np.int64]:
@@ -123,6 +124,27 @@ class UnitSums:
         n, sums = (np.add.reduceat(of[order], first) for of in (queries, exact(values)))
         return units[first], n, sums
 
+    def squared(self) -> "Sums":
+        """The sums over all queries."""
+        if self._size > _FEW:
+            _, n, values = self.total()
+            v = values >> _SHIFT
+            products = _product(v, v), _product(v, n), _product(n, n)
+            return Sums(sum(n.tolist()), sum(values.tolist()), *products)
+        found: dict[int, tuple[int, int]] = {}
+        for part in self._parts:
+            for unit, n, value in zip(*(of.tolist() for of in part), strict=True):
+                n_before, before = found.get(unit, _NONE)
+                found[unit] = n_before + n, before + value
+        pairs = [(n, value, value >> _SHIFT) for n, value in found.values()]
+        return Sums(
+            sum([n for n, _, _ in pairs]),
+            sum([value for _, value, _ in pairs]),
+            sum([v * v for _, _, v in pairs]),
+            sum([v * n for n, _, v in pairs]),
+            sum([n * n for n, _, _ in pairs]),
+        )
+
 
 def _product(first: NDArray[Any], second: NDArray[Any]) -> int:
     """The exact sum of the products of integers."""
@@ -136,6 +158,7 @@ class HourlySums:
 
     def __init__(self) -> None:
         self._hours: dict[int, Sums] = {}
+        self._first: int | None = None  # the first of them
         self.open = UnitSums()
         """The queries of the open tick."""
         self.changed_days: set[int] = set()
@@ -144,19 +167,20 @@ class HourlySums:
     def add_closed(self, hour: int, sums: Sums) -> None:
         """Adds the sums of a closed tick, which is in *hour*."""
         self._hours[hour] = self.of(hour).plus(sums)
+        if self._first is None or hour < self._first:
+            self._first = hour
         self.changed_days.add(hour // DAY_HOURS)
 
     def close(self, hour: int) -> None:
         """Closes the open tick, which is in *hour*, and deletes hours that are too old."""
         if self.open:
-            _, n, values = self.open.total()
-            v = values >> _SHIFT
-            products = _product(v, v), _product(v, n), _product(n, n)
-            self.add_closed(hour, Sums(sum(n.tolist()), sum(values.tolist()), *products))
+            self.add_closed(hour, self.open.squared())
             self.open = UnitSums()
-        for old in [each for each in self._hours if each <= hour - KEPT_HOURS]:
-            del self._hours[old]
-            self.changed_days.add(old // DAY_HOURS)
+        if self._first is not None and self._first <= hour - KEPT_HOURS:
+            for old in [each for each in self._hours if each <= hour - KEPT_HOURS]:
+                del self._hours[old]
+                self.changed_days.add(old // DAY_HOURS)
+            self._first = min(self._hours, default=None)
 
     def of(self, hour: int) -> Sums:
         """The sums of an hour, without the open tick."""
@@ -191,5 +215,6 @@ class HourlySums:
             for day, hours in days.items()
             for hour, sums in hours.items()
         }
+        self._first = min(self._hours, default=None)
         self.open = UnitSums()
         self.changed_days.clear()
