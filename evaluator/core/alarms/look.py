@@ -2,6 +2,7 @@
 
 from collections.abc import Container, Sequence
 from math import fsum, sqrt
+from operator import mul
 from typing import Final, NamedTuple
 
 from evaluator.core.alarms.reference import Reference
@@ -38,14 +39,14 @@ class Look(NamedTuple):
 class Hour(NamedTuple):
     """An hour as windows see it: without queries if it is excluded.
 
-    Its expectation may also vary by chance, as much as *further* queries of the series.
+    If its expectation is the mean of other queries, *share* is its queries divided by those.
     """
 
     queries: int
     values: int  # in units of 2^-40
     residual: float
     excluded: bool
-    further: float = 0.0
+    share: float = 0.0
 
 
 def hours_before(
@@ -64,12 +65,11 @@ def hours_before(
 
 
 def hours_beside(
-    first: HourlySums, second: HourlySums, ratio: float, left_out: Container[int], last: int, n: int
+    first: HourlySums, second: HourlySums, left_out: Container[int], last: int, n: int
 ) -> list[Hour]:
     """The hours of *first* as `hours_before`; the mean of *second* in the same hour is expected.
 
-    Hours that only one of both has are empty. *ratio* is the variance of a query of *second* by
-    that of one of *first*.
+    Hours that only one of both has are empty.
     """
     found = []
     for hour in range(last, last - n, -1):
@@ -78,17 +78,16 @@ def hours_beside(
             found.append(Hour(0, 0, 0.0, hour in left_out))
             continue
         share = one.queries / other.queries
-        further = ratio * share * one.queries
-        found.append(Hour(one.queries, one.values, one.value - share * other.value, False, further))
+        residual = one.value - share * other.value
+        found.append(Hour(one.queries, one.values, residual, False, share))
     return found
 
 
-def _is_sparse(hours: Sequence[Hour]) -> bool:
+def _is_sparse(queries: Sequence[int], excluded: Sequence[bool]) -> bool:
     """Whether too many hours are excluded, or too few have most of the queries."""
-    n = sum(hour.queries for hour in hours)
-    squares = sum(hour.queries * hour.queries for hour in hours)
-    n_excluded = sum(hour.excluded for hour in hours)
-    return 2 * n_excluded > len(hours) or SPREAD_PARTS * n * n < squares * len(hours)
+    n, squares = sum(queries), sum(map(mul, queries, queries))
+    is_excluded = 2 * excluded.count(True) > len(queries)
+    return is_excluded or SPREAD_PARTS * n * n < squares * len(queries)
 
 
 def look_at(
@@ -97,6 +96,7 @@ def look_at(
     rules: AlarmRules,
     *,
     moved: float = 0.0,
+    ratio: float = 0.0,
     bounded: bool = True,
 ) -> list[Look]:
     """The windows that can be used.
@@ -108,34 +108,40 @@ def look_at(
         reference: the values expected in them.
         rules: the thresholds.
         moved: variance of an accepted level.
+        ratio: variance of one of the other queries whose mean is expected, by that of one query.
         bounded: the values are in [0, 1], so that the skewness of their mean is known.
     """
+    if not hours:
+        return []
     looks = []
+    queries, values, residuals, excluded, shares = zip(*hours, strict=True)
     for place, length in enumerate(WINDOWS):
-        window = hours[:length]
-        n = sum(hour.queries for hour in window)
-        if not n or _is_sparse(window):
+        n = sum(queries[:length])
+        if not n or _is_sparse(queries[:length], excluded[:length]):
             continue
         chance = reference.variance / n
         if not reference.weeks:  # the expectation of past weeks does not vary
-            chance *= 1 + fsum(hour.further for hour in window) / n
+            pairs = zip(shares[:length], queries, strict=False)
+            chance *= 1 + fsum([ratio * share * of for share, of in pairs]) / n
         if chance > MAX_VARIANCE_OF_MEAN:
             continue
-        change = fsum(hour.residual for hour in window) / n
+        change = fsum(residuals[:length]) / n
         if reference.betas[place]:
-            change -= reference.betas[place] * _day_before(hours[length : length + DAY_HOURS])
+            day = slice(length, length + DAY_HOURS)
+            before = _mean(queries[day], residuals[day], excluded[day])
+            change -= reference.betas[place] * before
         error = sqrt(chance + reference.spreads[place] + moved)
         threshold = rules.thresholds[length]
         if bounded:
             threshold += _skew(threshold, reference, n, error)
-        observed = sum(hour.values for hour in window) / (n << 40)
+        observed = sum(values[:length]) / (n << 40)
         looks.append(Look(length, change, error, threshold, observed, n))
     return looks
 
 
-def _day_before(hours: Sequence[Hour]) -> float:
-    n = sum(hour.queries for hour in hours)
-    return 0.0 if not n or _is_sparse(hours) else fsum(hour.residual for hour in hours) / n
+def _mean(queries: Sequence[int], residuals: Sequence[float], excluded: Sequence[bool]) -> float:
+    n = sum(queries)
+    return 0.0 if not n or _is_sparse(queries, excluded) else fsum(residuals) / n
 
 
 def _skew(z: float, reference: Reference, n: int, error: float) -> float:

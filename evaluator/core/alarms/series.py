@@ -88,8 +88,10 @@ class AlarmSeries:
         self._bounded = bounded and kind != "pair"
         self._week: int | None = None
         self._moved = _Moved(0, 0.0)
-        # The hours of the last tick, until more than the open tick changes.
+        # Until more than the open tick changes: the hours of the last tick,
         self._past: tuple[int, list[Hour]] | None = None
+        # and, by name of the sums, an hour and the total of the week up to it, without itself.
+        self._weeks: dict[str, tuple[int, Sums]] = {}
 
     @property
     def has_past(self) -> bool:
@@ -135,7 +137,8 @@ class AlarmSeries:
         if not self._is_over(alarm, end_ms):
             return None
         self.exclusions.add(alarm.onset_ms // HOUR_MS, hour + 1)
-        self.alarm = self._past = None
+        self.alarm = None
+        self._forget()
         return AlarmEvent("off", end_ms, alarm)
 
     def _is_over(self, alarm: Alarm, end_ms: int) -> bool:
@@ -152,7 +155,7 @@ class AlarmSeries:
         good = [number for number, sums in weeks.items() if _is_usable(sums)]
         if used := weeks_of_reference(good):
             self.reference = fit({number: weeks[number] for number in used}, self._rules)
-            self._past = None
+            self._forget()
             if first_hour_of(used[0]) >= self._moved.hour:
                 self._moved = _Moved(0, 0.0)
 
@@ -169,18 +172,24 @@ class AlarmSeries:
         """
         if self.has_past:
             return self.reference
-        variance = self._variance(self.hourly, hour)
+        variance = self._variance("", hour)
         if variance is None:
             return None
         return constant_reference(self._constant, variance, self._rules)
 
-    def _variance(self, sums: HourlySums, hour: int) -> float | None:
+    def _variance(self, name: str, hour: int) -> float | None:
         """The variance of one query of the week up to *hour*; None if it has too few queries."""
-        hours = range(hour, hour - WEEK_HOURS, -1)
-        total = total_of(sums.of(each) for each in hours if each not in self.exclusions)
+        if name not in self._weeks or self._weeks[name][0] != hour:
+            before = self._total(name, range(hour - WEEK_HOURS + 1, hour))
+            self._weeks[name] = hour, before
+        total = self._total(name, [hour]).plus(self._weeks[name][1])
         if total.queries < MIN_CONSTANT_QUERIES:
             return None
         return CONSTANT * max(MIN_VARIANCE, variance_of(total, total.value / total.queries))
+
+    def _total(self, name: str, hours: Sequence[int]) -> Sums:
+        sums, exclusions = self.sums[name], self.exclusions
+        return total_of(sums.of(each) for each in hours if each not in exclusions)
 
     # Looks and alarms
 
@@ -188,6 +197,10 @@ class AlarmSeries:
         reference = self._reference_at(hour)
         if reference is None:
             return []
+        hours, moved = self._last_hours(hour, reference), self._moved.variance
+        return look_at(hours, reference, self._rules, moved=moved, bounded=self._bounded)
+
+    def _last_hours(self, hour: int, reference: Reference) -> list[Hour]:
         since = None if self._past is None else hour - self._past[0]
         if self._past is not None and since in (0, 1):
             known = self._past[1][1 - since : _LONGEST_HOURS - since]
@@ -195,8 +208,11 @@ class AlarmSeries:
         else:
             hours = self.hours_before(hour, _LONGEST_HOURS, reference)
         self._past = hour, hours
-        moved = self._moved.variance
-        return look_at(hours, reference, self._rules, moved=moved, bounded=self._bounded)
+        return hours
+
+    def _forget(self) -> None:
+        self._past = None
+        self._weeks = {}
 
     def hours_before(self, hour: int, n: int, reference: Reference | None = None) -> list[Hour]:
         """The *n* hours that end with *hour*, newest first; [] without a reference."""
@@ -263,7 +279,8 @@ class AlarmSeries:
         self.hourly.shift_before(onset, steps)
         estimate = reference.day_spread / (len(hours) / DAY_HOURS) + reference.variance / n
         self._moved = _Moved(onset, self._moved.variance + estimate)
-        self.alarm = self._past = None
+        self.alarm = None
+        self._forget()
         return AlarmEvent("accept", time_ms, alarm)
 
     def exclude(self, time_ms: int, from_ms: int, to_ms: int) -> AlarmEvent:
@@ -276,7 +293,7 @@ class AlarmSeries:
                 f"{MAX_RANGES} ranges are excluded, the limit: exclude longer ranges, or wait"
             )
         self.exclusions.add(from_ms // HOUR_MS, -(-to_ms // HOUR_MS), by_operator=True)
-        self._past = None
+        self._forget()
         return AlarmEvent("exclude", time_ms, self.alarm)
 
     def _alarm_for(self, command: str) -> Alarm:
@@ -330,6 +347,7 @@ class AlarmSeries:
             of_name = [(part.rpartition("-"), hours) for part, hours in days.items()]
             sums.load({int(day): hours for (of, _, day), hours in of_name if of == name})
         self.exclusions = Exclusions(convert(state["excluded"], list[Exclusion]))
+        self._forget()
         self._moved = _Moved(*state["moved"])
         self.alarm = convert(state["alarm"], Alarm | None)
         self.reference = convert(state["reference"], Reference | None)

@@ -46,7 +46,7 @@ class VariantsSeries(AlarmSeries):
 
     def _reference_at(self, hour: int) -> Reference | None:
         """The variance is that of a query of the first variant."""
-        variance, of_other = (self._variance(of, hour) for of in (self.hourly, self.other))
+        variance, of_other = (self._variance(name, hour) for name in ("", OTHER))
         if variance is None or of_other is None:
             return None
         self._ratio = of_other / variance
@@ -60,14 +60,14 @@ class VariantsSeries(AlarmSeries):
         reference = self._reference_at(hour)
         if reference is None:
             return []
-        hours = self.hours_before(hour, WEEK_HOURS, reference)
+        hours = self._last_hours(hour, reference)[:WEEK_HOURS]
         while hours and not hours[-1].queries:
             del hours[-1]
-        looks = look_at(hours, reference, self._rules, bounded=False)
+        looks = look_at(hours, reference, self._rules, ratio=self._ratio, bounded=False)
         return [look._replace(observed=look.change) for look in looks]
 
     def hours_before(self, hour: int, n: int, reference: Reference | None = None) -> list[Hour]:
         """As in `AlarmSeries`; the expectation of an hour is the mean of the second variant."""
         if reference is None and self._reference_at(hour) is None:
             return []
-        return hours_beside(self.hourly, self.other, self._ratio, self.exclusions, hour, n)
+        return hours_beside(self.hourly, self.other, self.exclusions, hour, n)

@@ -99,7 +99,7 @@ def _level_sums(
     if name.kind == "variants":
         whole = series[name._replace(segment="", level="")]
         sums = found[0].hourly, found[1].hourly
-        return _sums(hours_beside(*sums, 0.0, whole.exclusions, hour, n_hours))
+        return _sums(hours_beside(*sums, whole.exclusions, hour, n_hours))
     queries, changes = zip(*(_sums(of.hours_before(hour, n_hours)) for of in found), strict=True)
     change = changes[0] - changes[1] if name.kind == "pair" else changes[0]
     return (queries[0], change) if len(set(queries)) == 1 else (0, 0.0)
