@@ -135,28 +135,34 @@ class TickSums:
         numbers = (ticks * len(names) + groups) * N_UNITS + queries.trace_units
         cells = Groups.of(numbers)  # the queries of each tick, group and unit
         places, units_of_cell = np.divmod(cells.each(numbers), N_UNITS)
-        heads, rows = Groups.of(places).firsts.tolist(), np.arange(len(numbers))[cells.order]
-        starts = np.append(cells.firsts, len(rows))
+        heads = Groups.of(places).firsts
+        rows = np.arange(len(numbers))[cells.order]
+        starts = cells.firsts[heads]
+        head_ticks, head_groups = (of.tolist() for of in np.divmod(places[heads], len(names)))
         for number, template in enumerate(self._templates):
+            is_for = [
+                template.is_for(name[1], dict(zip(self._segments, name[2:], strict=True)))
+                for name in names
+            ]
+            if not any(is_for):
+                continue
             units, is_of = self._values(template, queries)
             n_of_cell = cells.sums(is_of.astype(np.int64))
+            chosen = np.flatnonzero(n_of_cell)
             sums = cells.sums(exact(np.where(is_of, units, 0)))
-            for first, end in zip(heads, [*heads[1:], len(places)], strict=True):
-                tick, group = divmod(int(places[first]), len(names))
-                tick_ms = int(ticks_ms[tick])
-                model, variant, *levels = names[group]
-                chosen = first + np.flatnonzero(n_of_cell[first:end])
-                if not len(chosen) or not template.is_for(
-                    variant, dict(zip(self._segments, levels, strict=True))
-                ):
+            columns = [column[chosen] for column in (units_of_cell, n_of_cell, sums)]
+            ends = [*np.searchsorted(chosen, heads).tolist(), len(chosen)]
+            first_rows = np.minimum.reduceat(np.where(is_of[rows], rows, len(rows)), starts)
+            for head, (tick, group) in enumerate(zip(head_ticks, head_groups, strict=True)):
+                part = slice(ends[head], ends[head + 1])
+                if part.start == part.stop or not is_for[group]:
                     continue
-                found = self._ticks.setdefault(tick_ms, {})
-                labels = model, variant, number
+                found = self._ticks.setdefault(int(ticks_ms[tick]), {})
+                labels = *names[group][:2], number
                 if labels not in found:
-                    within = rows[starts[first] : starts[end]]
-                    row = int(within[is_of[within]].min())
-                    found[labels] = _TickOf(_place(queries, row), UnitSums())
-                found[labels].sums.add(units_of_cell[chosen], n_of_cell[chosen], sums[chosen])
+                    place = _place(queries, int(first_rows[head]))
+                    found[labels] = _TickOf(place, UnitSums())
+                found[labels].sums.add(*[column[part] for column in columns])
 
     def _groups(self, queries: WatchedQueries) -> tuple[list[tuple[Any, ...]], IntArray]:
         """Model, variant and levels that occur, and their number for each query."""
