@@ -1,6 +1,7 @@
 """Sums of the settled queries of all tasks by tick, in an order that depends on the logs only."""
 
 from collections.abc import Iterator, Mapping
+from heapq import heappop, heappush
 
 import numpy as np
 from msgspec import field
@@ -19,6 +20,8 @@ class _Task(ReadTask, kw_only=True):
     sums: TickSums
     progress: dict[int, tuple[TaskProgress, int]] = field(default_factory=dict)
     """Progress and position after the last query of each tick that is not closed."""
+    open_ticks_ms: list[int] = field(default_factory=list)
+    """The starts of these ticks, as a heap."""
     waiting_ms: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
     """Settled times of the queries before which other tasks may still have some."""
 
@@ -95,7 +98,9 @@ class TickMerge:
         task.sums.add(queries)
         for row in [*np.flatnonzero(np.diff(ticks_ms)).tolist(), -1]:
             after = TaskProgress(int(queries.ns[row]) + 1, int(times_ms[row]))
-            task.progress[int(ticks_ms[row])] = after, int(queries.offsets[row]) + 1
+            if (tick_ms := int(ticks_ms[row])) not in task.progress:
+                heappush(task.open_ticks_ms, tick_ms)
+            task.progress[tick_ms] = after, int(queries.offsets[row]) + 1
 
     def watermark(self, number: int, record: WatermarkRecord) -> None:
         """Adds a watermark record of a task, as `ReadTask` does."""
@@ -115,8 +120,9 @@ class TickMerge:
     def close(self, end_ms: int) -> None:
         """Notes the progress of all tasks: the tick that ends then is closed."""
         for number, task in enumerate(self._tasks):
-            for tick_ms in sorted(each for each in task.progress if each < end_ms):
-                self.taken[number], self.positions[number] = task.progress.pop(tick_ms)
+            while task.open_ticks_ms and task.open_ticks_ms[0] < end_ms:
+                after = task.progress.pop(heappop(task.open_ticks_ms))
+                self.taken[number], self.positions[number] = after
 
     def begin_again(self, number: int) -> None:
         """Begins a task with its next record; its sums of open ticks are dropped."""
