@@ -5,7 +5,10 @@ import json
 from collections.abc import Mapping
 from decimal import Decimal
 from math import isfinite
-from typing import Any
+from typing import Any, Final
+
+_string: Final = json.JSONEncoder(ensure_ascii=False).encode
+"""A string in JSON."""
 
 
 def checksum_of(record: Mapping[str, Any]) -> str:
@@ -44,10 +47,6 @@ def _text(value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return json.dumps(value)
     return _number(float(value)) if isinstance(value, int | float) else _string(value)
-
-
-def _string(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
 
 
 def _number(value: float) -> str:
