@@ -25,7 +25,7 @@ from tests.leader.test_loop import KilledLeadership
 
 pytestmark = pytest.mark.slow
 
-WORLD = settled_world(1)
+WORLD = settled_world(1, per_hour=8)
 
 
 @functools.cache
@@ -114,8 +114,7 @@ async def test_a_repeatedly_killed_leader_publishes_each_event_once(part, monkey
 async def test_a_command_is_executed_once_and_written_with_its_tick():
     harness = LeaderHarness()
     half = len(WORLD) // 2
-    for query in WORLD[:half]:
-        harness.settle([query])
+    harness.settle(WORLD[:half])
     command = AlarmCommand("c-1", "exclude", {"measure": "coverage"}, 0, 3_600_000)
     request = OutputRecord(request_key("c-1"), command_record(command).value)
     harness.weights.append(request)
@@ -131,9 +130,7 @@ async def test_a_command_is_executed_once_and_written_with_its_tick():
     assert OutputRecord(request_key("c-1"), b"") in harness.weights
     [event] = events_in(harness)
     assert (event["name"], event["series"]["measure"]) == ("exclude", "coverage")
-    for query in WORLD[half:]:
-        harness.settle([query])
-    harness.settle(harness.end(WORLD))
+    harness.settle([*WORLD[half:], *harness.end(WORLD)])
     two = leader(harness)
     async with harness.working(two):
         await until_watched(harness, two)
@@ -267,7 +264,7 @@ def watched_from(queries, first=0):
 
 
 def test_any_batches_of_records_have_the_same_state():
-    mine = [query._replace(task=0, n=n) for n, query in enumerate(WORLD[:1_500])]
+    mine = [query._replace(task=0, n=n) for n, query in enumerate(WORLD[:600])]
     states = []
     for most in (1, 7, len(mine)):
         alarms = LeaderAlarms(RULES, AlarmState("watch", FINGERPRINT))
@@ -281,7 +278,7 @@ def test_any_batches_of_records_have_the_same_state():
 def test_records_before_the_position_begin_no_generation():
     """Learning may have to read them, and a state has only the last generations."""
     n_generations = 2 * MAX_GENERATIONS
-    per = len(WORLD[:1_600]) // n_generations
+    per = len(WORLD[:800]) // n_generations
     reads = []
     for number in range(n_generations):
         part = WORLD[number * per : (number + 1) * per]

@@ -19,7 +19,8 @@ pytestmark = pytest.mark.slow
 @cache
 def stored():
     state = AlarmState("f", "w")
-    return {of.key: of.value for of in state.written(watched(batches(settled_world(1), 0)))}
+    world = settled_world(1, per_hour=8)
+    return {of.key: of.value for of in state.written(watched(batches(world, 0)))}
 
 
 def continued(records):
