@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from math import sqrt
+from operator import attrgetter
 from random import Random
 
 import pytest
@@ -68,6 +69,17 @@ def watched(queries: Iterable, rules: WatchRules = RULES, commands=()) -> AlarmW
 @pytest.fixture(scope="module")
 def whole(world):
     return watched(batches(world, 0))
+
+
+@pytest.fixture(scope="module")
+def small():
+    """The same with half of the queries, for tests that compare two ways of watching it."""
+    return settled_world(1, per_hour=8)
+
+
+@pytest.fixture(scope="module")
+def whole_small(small):
+    return watched(batches(small, 0))
 
 
 def test_a_drop_in_one_level_is_found_in_that_level(whole):
@@ -217,13 +229,13 @@ def test_all_series_equal_the_naive_implementation(world, whole):
 
 
 @pytest.mark.parametrize("seed", range(1, 3))
-def test_events_do_not_depend_on_the_order_of_reading_or_on_restarts(world, whole, seed):
+def test_events_do_not_depend_on_the_order_of_reading_or_on_restarts(small, whole_small, seed):
     random = Random(seed)
     state = AlarmState("rules", "workers")
     watch = AlarmWatch(RULES, n_tasks=N_TASKS)
     events: dict[tuple, SeriesEvent] = {}
     published: list[SeriesEvent] = []
-    stream = list(batches(world, seed))
+    stream = list(batches(small, seed))
     place = 0
     read = 0
     while place < len(stream):
@@ -241,19 +253,19 @@ def test_events_do_not_depend_on_the_order_of_reading_or_on_restarts(world, whol
             assert state.load(watch) == ""
             place = 0  # reads again; processed records are ignored
     events = {(event.name, event.series, event.time_ms): event for event in published}
-    assert list(events.values()) == whole.events
+    assert list(events.values()) == whole_small.events
     assert len(published) == len(events)
 
 
-def test_events_of_commands_are_in_the_order_of_the_series(world, whole):
-    at_ms = whole.events[0].time_ms
+def test_events_of_commands_are_in_the_order_of_the_series(small, whole_small):
+    at_ms = whole_small.events[0].time_ms
     command = AlarmCommand("c", "exclude", {}, 0, 1, at_ms)
     events = [
-        e for e in watched(batches(world, 0), commands=[command]).events if e.time_ms == at_ms
+        e for e in watched(batches(small, 0), commands=[command]).events if e.time_ms == at_ms
     ]
     assert [e.series for e in events] == sorted(e.series for e in events)
-    of_first = [e.name for e in events if e.series == whole.events[0].series]
-    assert of_first == [whole.events[0].name, "exclude"]
+    of_first = [e.name for e in events if e.series == whole_small.events[0].series]
+    assert of_first == [whole_small.events[0].name, "exclude"]
     assert len(events) > 3
 
 
@@ -275,13 +287,13 @@ def test_series_beyond_the_limit_are_counted(world):
     assert len(watch._of_query) == 2
 
 
-def test_commands_name_their_tick_and_repeat_there(world, whole):
-    [on] = [event for event in whole.events if event.name == "on" and event.series == SERVED]
+def test_commands_name_their_tick_and_repeat_there(small, whole_small):
+    [on] = [event for event in whole_small.events if event.name == "on" and event.series == SERVED]
     exclude = AlarmCommand("x1", "exclude", {"model": "m"}, on.time_ms, on.time_ms + 5 * HOUR_MS)
     accept = AlarmCommand("x2", "accept", {"ranker": "served"})
     watch = AlarmWatch(RULES, n_tasks=N_TASKS)
     events, done = [], []
-    for batch in batches(world, 3, most=20):
+    for batch in batches(small, 3, most=20):
         result = WatchResult()
         receive(watch, batch, result)
         events += result.events
@@ -295,7 +307,7 @@ def test_commands_name_their_tick_and_repeat_there(world, whole):
     assert ("accept", SERVED) in names
     assert ("accept", OBJECTIVE) not in names
     assert ("exclude", FRENCH) in names
-    again = watched(batches(world, 4), commands=done)
+    again = watched(batches(small, 4), commands=done)
     assert again.events == events
     assert [each.alarm for each in again.view().series] == [
         each.alarm for each in watch.view().series
@@ -317,7 +329,7 @@ def test_a_command_is_executed_once(world):
 
 def test_the_coverage_explains_that_values_may_not_be_comparable():
     queries = []
-    for query in settled_world(2, hours=HOURS):
+    for query in settled_world(2):
         hour = (query.event_time_ms - START_MS) // HOUR_MS
         late = hour >= DROP_HOUR - 3 and hash_of(query) % 2
         queries.append(query._replace(grades={}, units={}) if late else query)
@@ -332,7 +344,7 @@ def test_the_coverage_explains_that_values_may_not_be_comparable():
 def test_silence_that_counts_as_a_grade_is_no_judgment():
     queries = [
         query._replace(silent=(query.event_time_ms - START_MS) // HOUR_MS >= DROP_HOUR)
-        for query in settled_world(2, hours=HOURS, drop_hour=HOURS)
+        for query in settled_world(2, per_hour=8, drop_hour=HOURS)
     ]
     assert all(query.grades or not query.units for query in queries)
     [on] = [e for e in watched(batches(queries, 1)).events if e.name == "on"]
@@ -345,30 +357,29 @@ def hash_of(query):
     return sum(query.node_id.encode())
 
 
-def test_a_task_that_restarts_at_n_0_counts_from_the_next_whole_hour(world):
+def test_a_task_that_restarts_at_n_0_counts_from_the_next_whole_hour(small):
     watch = AlarmWatch(RULES, n_tasks=N_TASKS)
-    half = len(world) // 2
-    for query in world[:half]:
-        receive(watch, [query], WatchResult())
+    half = len(small) // 2
+    receive(watch, sorted(small[:half], key=attrgetter("task")), WatchResult())
     hours = {name: of.days() for name, of in watch.series.items()}
-    [position] = [index for index, query in enumerate(world[:half]) if query.task == 1][-1:]
-    again = [query for query in world[:half] if query.task == 1]
+    [position] = [index for index, query in enumerate(small[:half]) if query.task == 1][-1:]
+    again = [query for query in small[:half] if query.task == 1]
     receive(watch, again, WatchResult())  # the same numbers at the same times: nothing new
     assert {name: of.days() for name, of in watch.series.items()} == hours
     restarted = [
         query._replace(n=n, settled_time_ms=query.settled_time_ms + 1)
-        for n, query in enumerate(query for query in world[position - 50 :] if query.task == 1)
+        for n, query in enumerate(query for query in small[position - 50 :] if query.task == 1)
     ]
     open_ms = watch.tick_end_ms
     receive(watch, restarted, WatchResult())
-    others = [query for query in world[half:] if query.task != 1]
+    others = [query for query in small[half:] if query.task != 1]
     receive(watch, others, WatchResult())
     begin_ms = -(-open_ms // HOUR_MS) * HOUR_MS + HOUR_MS
     share = watch.series[SHARE].hourly
     empty = range(open_ms // HOUR_MS + (open_ms % HOUR_MS > 0), begin_ms // HOUR_MS)
     assert [share.of(hour).queries for hour in empty] == [0] * len(empty)
     hour = begin_ms // HOUR_MS
-    mine = [query for query in world if query.event_time_ms // HOUR_MS == hour]
+    mine = [query for query in small if query.event_time_ms // HOUR_MS == hour]
     assert share.of(hour).queries == len(mine)
 
 
@@ -387,10 +398,10 @@ def test_a_long_gap_without_queries_is_closed_at_once(world):
     assert watch.view().tick_end_ms == later.event_time_ms - later.event_time_ms % TICK_MS
 
 
-def test_an_exclusion_holds_for_series_that_are_created_after_it(world):
+def test_an_exclusion_holds_for_series_that_are_created_after_it(small):
     day = START_MS + DROP_HOUR * HOUR_MS
     before = AlarmCommand("c", "exclude", {}, day, day + 24 * HOUR_MS, START_MS - TICK_MS)
-    queries = [query for query in world if query.event_time_ms < day + 24 * HOUR_MS]
+    queries = [query for query in small if query.event_time_ms < day + 24 * HOUR_MS]
     found = watched(batches(queries, 0), commands=[before])
     assert {event.name for event in found.events} == {"exclude"}
     assert {event.time_ms for event in found.events} == {START_MS + TICK_MS}
