@@ -86,35 +86,26 @@ class Runs:
         n = self.queries[:, first : hour + 1] * kept
         profile = self.profiles[:, np.arange(first, hour + 1) % 168]
         lack = np.where(kept, self.values[:, first : hour + 1] / STEP - n * profile, 0.0)
-        changes = np.full((len(WINDOWS), self.n_runs), np.nan)
-        errors, limits = changes.copy(), changes.copy()
+        of_window, of_day = _counts(n, kept)
+        lengths = np.array(WINDOWS)[:, None]
         with np.errstate(invalid="ignore", divide="ignore"):
-            for place, length in enumerate(WINDOWS):
-                change, error, usable = self._window(place, length, n, lack, kept)
-                changes[place], errors[place] = np.where(usable, (change, error), np.nan)
-                chance = self.variances / n[:, -length:].sum(1)
-                limits[place] = self._threshold(length, chance, error)
+            chance = self.variances / of_window[0]
+            usable = (of_window[0] > 0) & (chance <= MAX_VARIANCE_OF_MEAN)
+            usable &= ~_is_sparse(of_window, lengths)
+            lacks = [lack[:, -length:].sum(1) for length in WINDOWS]
+            before = [lack[:, -length - 24 : -length].sum(1) for length in WINDOWS]
+            known = (of_day[0] > 0) & ~_is_sparse(of_day, 24)
+            changes = lacks / of_window[0]
+            changes -= self.betas.T * np.where(known, before / of_day[0], 0.0)
+            errors = np.sqrt(chance + self.spreads.T)
+            limits = self._thresholds(chance, errors)
+            changes, errors = np.where(usable, (changes, errors), np.nan)
             self._latch(tick, hour, changes, errors, limits)
 
-    def _window(
-        self, place: int, length: int, n: IntArray, lack: FloatArray, kept: FloatArray
-    ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        total = n[:, -length:].sum(1)
-        usable = (total > 0) & (self.variances / total <= MAX_VARIANCE_OF_MEAN)
-        usable &= ~_is_sparse(n[:, -length:], kept[:, -length:], length)
-        change = lack[:, -length:].sum(1) / total
-        before = slice(-length - 24, -length)
-        if np.any(self.betas[:, place]):
-            of_day = n[:, before].sum(1)
-            known = (of_day > 0) & ~_is_sparse(n[:, before], kept[:, before], 24)
-            day = np.where(known, lack[:, before].sum(1) / of_day, 0.0)
-            change = change - self.betas[:, place] * day
-        return change, np.sqrt(self.variances / total + self.spreads[:, place]), usable
-
-    def _threshold(self, length: int, chance: FloatArray, error: FloatArray) -> FloatArray:
-        z = self.rules.thresholds[length]
+    def _thresholds(self, chance: FloatArray, error: FloatArray) -> FloatArray:
+        z = np.array([self.rules.thresholds[length] for length in WINDOWS])[:, None]
         if not self.bounded:
-            return np.full(self.n_runs, z)
+            return np.broadcast_to(z, chance.shape)
         v = np.maximum(self.means * (1 - self.means), 1e-3)
         g = np.maximum(0, 2 * self.means - 1) / np.sqrt(v) * np.sqrt(chance / v)
         return z + (z * z - 1) * g * (np.sqrt(chance) / error) ** 3 / 6
@@ -156,9 +147,22 @@ def _n_days(sums: Sequence[Sums]) -> int:
     return sum(any(of.queries for of in sums[day : day + 24]) for day in range(0, 168, 24))
 
 
-def _is_sparse(n: IntArray, kept: FloatArray, length: int) -> FloatArray:
-    total, squares = n.sum(1), (n * n).sum(1)
-    return (2 * (~kept).sum(1) > length) | (6 * total * total < squares * length)
+def _counts(n: IntArray, kept: FloatArray) -> tuple[IntArray, IntArray]:
+    """Queries, the sum of their squares by hour, and excluded hours, `[3, n_windows, n_runs]`.
+
+    Of the windows, and of the days before them.
+    """
+    sums = np.zeros((3, len(n), n.shape[1] + 1), np.int64)  # of the last hours, by their number
+    np.cumsum(np.stack((n, n * n, ~kept))[:, :, ::-1], axis=2, out=sums[:, :, 1:])
+    lengths = np.array(WINDOWS)
+    ends, of_day = (np.minimum(of, n.shape[1]) for of in (lengths, lengths + 24))
+    windows = sums[:, :, ends]
+    return windows.swapaxes(1, 2), (sums[:, :, of_day] - windows).swapaxes(1, 2)
+
+
+def _is_sparse(counts: IntArray, length: IntArray | int) -> FloatArray:
+    total, squares, excluded = counts
+    return (2 * excluded > length) | (6 * total * total < squares * length)
 
 
 @dataclass(frozen=True)
