@@ -158,7 +158,7 @@ class Naive:
         if self.kind != "constant":
             return self.ref
         last = [self.hour(k) for k in range(h - 167, h + 1)]
-        n, V, S, X, Y = (sum(of[k] for of in last) for k in range(5))
+        n, V, S, X, Y = map(sum, zip(*last, strict=True))
         if n < 100:
             return None
         mu = V / 2**40 / n
@@ -176,23 +176,25 @@ class Naive:
         n, V, *_ = self.hour(h)
         return V / 2**40 - n * ref["m"][(h - 96) % 168]
 
-    def too_few_hours(self, hours):
-        n = [self.hour(k)[0] for k in hours]
-        gone = sum(k in self.out or k in self.announced for k in hours)
-        return gone > len(hours) / 2 or 6 * sum(n) ** 2 < sum(k * k for k in n) * len(hours)
+    def too_few_hours(self, hours, sums):
+        n = [sums[k][0] for k in hours]
+        gone = sum([k in self.out or k in self.announced for k in hours])
+        return gone > len(hours) / 2 or 6 * sum(n) ** 2 < sum([k * k for k in n]) * len(hours)
 
     def looks(self, h, ref):
+        sums = {k: self.hour(k) for k in range(h - 191, h + 1)}
+        lacks = {k: self.lack(k, ref) for k in sums}
         for w in (1, 6, 24, 168):
             hours = range(max(h - w, self.begin(h)) + 1, h + 1)
-            n = sum(self.hour(k)[0] for k in hours)
-            if n == 0 or self.chance(hours, n, ref) > SE2 or self.too_few_hours(hours):
+            n = sum([sums[k][0] for k in hours])
+            if n == 0 or self.chance(hours, n, ref) > SE2 or self.too_few_hours(hours, sums):
                 continue
-            D = fsum(self.lack(k, ref) for k in hours) / n
+            D = fsum([lacks[k] for k in hours]) / n
             day = range(h - w - 23, h - w + 1)
-            n_day = sum(self.hour(k)[0] for k in day)
+            n_day = sum([sums[k][0] for k in day])
             P = 0.0
-            if n_day and not self.too_few_hours(day):
-                P = fsum(self.lack(k, ref) for k in day) / n_day
+            if n_day and not self.too_few_hours(day, sums):
+                P = fsum([lacks[k] for k in day]) / n_day
             C = D - ref["beta"][w] * P
             sd = sqrt(self.chance(hours, n, ref) + ref["tau2"][w] + self.moved)
             looks = 4 * self.series * 3 * 24 * self.budget
@@ -203,13 +205,13 @@ class Naive:
                 g = max(0, 2 * mu - 1) / sqrt(v) * sqrt(ref["s2"] / n / v)
                 g *= (sqrt(ref["s2"] / n) / sd) ** 3
                 z = z + (z * z - 1) * g / 6
-            yield w, C, sd, z, n, self.observed(hours, n, C)
+            yield w, C, sd, z, n, self.observed(hours, n, C, sums)
 
     def chance(self, hours, n, ref):
         return ref["s2"] / n
 
-    def observed(self, hours, n, change):
-        return sum(self.hour(k)[1] for k in hours) / (n * 2**40)
+    def observed(self, hours, n, change, sums):
+        return sum([sums[k][1] for k in hours]) / (n * 2**40)
 
     def gone(self, h):
         return False
@@ -326,7 +328,7 @@ class Variants(Naive):
         both = [(self.hour(k)[0], self.second.hours[k][0]) for k in hours if self.hour(k)[0]]
         return ref["s2"] / n * (1 + fsum(ref["ratio"] * (a / b) * a for a, b in both) / n)
 
-    def observed(self, hours, n, change):
+    def observed(self, hours, n, change, sums):
         return change
 
     def gone(self, h):
