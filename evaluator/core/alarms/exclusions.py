@@ -29,6 +29,12 @@ class Exclusions:
     def __contains__(self, hour: object) -> bool:
         return isinstance(hour, int) and any(of.first <= hour < of.end for of in self.ranges)
 
+    def among(self, hours: range) -> set[int]:
+        """Those of consecutive hours that are excluded; there is one hour or more."""
+        first, end = hours[0], hours[-1] + 1
+        found = (range(max(first, of.first), min(end, of.end)) for of in self.ranges)
+        return {hour for of in found for hour in of}
+
     def add(self, first: int, end: int, *, by_operator: bool = False) -> None:
         """Excludes the hours from *first* to before *end*."""
         self.ranges.append(Exclusion(first, end, by_operator))

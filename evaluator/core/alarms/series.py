@@ -162,7 +162,8 @@ class AlarmSeries:
     def _sums_of(self, week: int) -> list[Sums]:
         first = first_hour_of(week)
         hours = range(first, first + WEEK_HOURS)
-        return [EMPTY if hour in self.exclusions else self.hourly.of(hour) for hour in hours]
+        excluded = self.exclusions.among(hours)
+        return [EMPTY if hour in excluded else self.hourly.of(hour) for hour in hours]
 
     def _reference_at(self, hour: int) -> Reference | None:
         """The reference of looks in *hour*.
@@ -182,14 +183,14 @@ class AlarmSeries:
         if name not in self._weeks or self._weeks[name][0] != hour:
             before = self._total(name, range(hour - WEEK_HOURS + 1, hour))
             self._weeks[name] = hour, before
-        total = self._total(name, [hour]).plus(self._weeks[name][1])
+        total = self._total(name, range(hour, hour + 1)).plus(self._weeks[name][1])
         if total.queries < MIN_CONSTANT_QUERIES:
             return None
         return CONSTANT * max(MIN_VARIANCE, variance_of(total, total.value / total.queries))
 
-    def _total(self, name: str, hours: Sequence[int]) -> Sums:
-        sums, exclusions = self.sums[name], self.exclusions
-        return total_of(sums.of(each) for each in hours if each not in exclusions)
+    def _total(self, name: str, hours: range) -> Sums:
+        sums, excluded = self.sums[name], self.exclusions.among(hours)
+        return total_of(sums.of(each) for each in hours if each not in excluded)
 
     # Looks and alarms
 
