@@ -35,6 +35,8 @@ RULES = WatchRules(
     maturity_ms=MATURITY_MS,
 )
 HOURS = 20 * 24
+SHORT = 18 * 24
+"""The shortest history to which drops are added, from one start."""
 NEVER = 10**9
 DAY_MS = 24 * HOUR_MS
 
@@ -72,8 +74,8 @@ def quiet(tmp_path_factory):
 @pytest.fixture(scope="module")
 def fallen(tmp_path_factory):
     """A history in which the level `de` falls, and its backtest; tests only read them."""
-    queries = settled_world(3, hours=HOURS)
-    return queries, backtest(queries, tmp_path_factory.mktemp("fallen") / "sorted")
+    queries = settled_world(3, hours=SHORT)
+    return queries, backtest(queries, tmp_path_factory.mktemp("fallen") / "sorted", hours=SHORT)
 
 
 def test_alarms_of_a_backtest_are_those_of_the_watch(fallen):
@@ -144,13 +146,13 @@ def test_excluded_hours_begin_no_alarm_and_are_drawn(fallen, tmp_path):
         "exclude",
         {},
         START_MS + DROP_HOUR * HOUR_MS,
-        START_MS + HOURS * HOUR_MS,
+        START_MS + SHORT * HOUR_MS,
         START_MS + TICK_MS,
     )
-    result = backtest(queries, tmp_path / "sorted", commands=[command])
+    result = backtest(queries, tmp_path / "sorted", commands=[command], hours=SHORT)
     for track in result.tracks:
         assert not track.spans
-        assert [point.excluded for point in track.points] == [n >= DROP_HOUR for n in range(HOURS)]
+        assert [point.excluded for point in track.points] == [n >= DROP_HOUR for n in range(SHORT)]
         assert track.watched_hours == DROP_HOUR - 2 * 168
 
 
@@ -159,7 +161,7 @@ def test_a_level_that_is_accepted_while_an_hour_is_open_changes_no_sum(fallen, t
     (german,) = (track for track in before.tracks if track.name.level == "de")
     at_ms = german.spans[0].on.time_ms // HOUR_MS * HOUR_MS + 5 * HOUR_MS + 2 * TICK_MS
     command = AlarmCommand("1", "accept", {}, applied_ms=at_ms)
-    result = backtest(queries, tmp_path / "after", commands=[command])
+    result = backtest(queries, tmp_path / "after", commands=[command], hours=SHORT)
     assert [track.sums for track in result.tracks] == [track.sums for track in before.tracks]
     (german,) = (track for track in result.tracks if track.name.level == "de")
     assert [span.off_ms for span in german.spans] == [at_ms]
@@ -229,13 +231,13 @@ def test_a_result_watched_again_is_that_of_its_rules(tmp_path):
 def test_a_row_sums_the_alarms_and_delays_of_all_series(fallen, tmp_path):
     queries, _ = fallen
     rules = replace(RULES, alarms=AlarmRules(max_series=5), objectives=(("ndcg@10", 0.2),))
-    result = backtest(queries, tmp_path / "sorted", rules=rules)
+    result = backtest(queries, tmp_path / "sorted", rules=rules, hours=SHORT)
     row = grid_row({"alarm_tolerance": "0.01"}, result)
     assert row.n_alarms == sum(len(track.spans) for track in result.tracks) > 0
-    assert {track.watched_hours for track in result.tracks} == {HOURS - 2 * 168, HOURS - 7}
+    assert {track.watched_hours for track in result.tracks} == {SHORT - 2 * 168, SHORT - 7}
     (fallen,) = (len(track.spans) for track in result.tracks if track.name.level == "de")
     others = row.n_alarms - fallen
-    assert row.rate == pytest.approx((fallen + others) / 6 * 30)
+    assert row.rate == pytest.approx((fallen + others) / 4 * 30)
     quality = [track for track in result.tracks if in_grid(track.name)]
     assert len(quality) == len(result.tracks) - 2  # the coverage and the objective
     assert row.delays[0.1].n == sum(track.delays[0.1].n for track in quality)
@@ -283,7 +285,7 @@ def test_the_command_has_a_table_of_series_and_one_of_alarms(folder, capsys):
     more = ["--settings", *(text.removeprefix("--set=") for text in SETTINGS[1:])]
     assert main(["alarms", "backtest", "--settled", str(folder), SETTINGS[0], *more]) == 0
     first, series, legend, alarms = capsys.readouterr().out.split("\n\n")
-    assert "20.0 days" in first
+    assert "18.0 days" in first
     assert len(series.splitlines()) == 1 + 3
     (german,) = (line for line in series.splitlines() if "level=de" in line)
     assert german.split()[-3:-1] != ["0", "0.0"]
