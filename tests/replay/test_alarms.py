@@ -13,7 +13,7 @@ from tests.core.alarms.settled import HOUR_MS, START_MS
 
 pytestmark = pytest.mark.slow
 
-HOURS = 2 * 168 + 60
+HOURS = 2 * 168 + 36
 DROP_HOUR = 2 * 168 + 10
 MATURITY_MS = 600_000
 TICK_MS = 900_000
@@ -29,7 +29,7 @@ def write_world(directory: Path, n_partitions: int) -> list[tuple[int, str, floa
         for task in range(n_partitions)
     }
     values = []
-    times = sorted(random.randrange(HOURS * HOUR_MS) for _ in range(HOURS * 12))
+    times = sorted(random.randrange(HOURS * HOUR_MS) for _ in range(HOURS * 8))
     for number, ms in enumerate(times):
         time_ms, trace = START_MS + ms, f"t-{number // 2}"
         worse = ms >= DROP_HOUR * HOUR_MS
