@@ -35,7 +35,7 @@ from tests.replay.running import (
 )
 
 ONE = 1 << 40
-N_QUERIES = sized(40, quick=15)
+N_QUERIES = sized(30, quick=15)
 
 
 def lines_of(raws):
@@ -592,15 +592,22 @@ def write_logs(directory, n_queries):
     features = [[0.125, 0.25, 0.5, 0.75]] * 20
     ids = [f"candidate-{n:03}" for n in range(20)]
     scores = [n / 7 for n in range(20)]
-    with (directory / "rankings.ndjson").open("wb") as file:
+    grades = {"candidate-003": 1, "candidate-007": 2}
+    write_copies(
+        directory / "rankings.ndjson", ranking, n_queries, 0, ids, scores, features=features
+    )
+    write_copies(directory / "judgments.ndjson", judgment, n_queries, 50, grades)
+
+
+def write_copies(path, message, n_queries, delay_ms, *values, **more):
+    """The same message for each query, with its own trace and time."""
+    time_ms = 123_456_789
+    line = message("TRACE", time_ms, *values, **more) + b"\n"
+    first, rest = line.split(b"TRACE")
+    middle, last = rest.split(str(time_ms).encode())
+    with path.open("wb") as file:
         file.writelines(
-            ranking(f"t-{n}", n * 100, ids, scores, features=features) + b"\n"
-            for n in range(n_queries)
-        )
-    with (directory / "judgments.ndjson").open("wb") as file:
-        file.writelines(
-            judgment(f"t-{n}", n * 100 + 50, {"candidate-003": 1, "candidate-007": 2}) + b"\n"
-            for n in range(n_queries)
+            b"%bt-%d%b%d%b" % (first, n, middle, n * 100 + delay_ms, last) for n in range(n_queries)
         )
 
 
