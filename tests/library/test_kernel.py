@@ -14,7 +14,7 @@ MEASURES = """top1 top3 hit@7 mrr mrr@2 ndcg@10 ndcg ndcg_linear@3 ndcg_linear m
 map_graded@10 p@1 p@10 r@5 f1@10 fbeta[2]@5 err@10 rbp[0.8] judged@1 judged@10
 unjudged@10""".split()
 AVERAGED = [name for name in MEASURES if not name.startswith("err")]
-N = sized(3_000, quick=300)
+N = sized(1_500, quick=300)
 
 SETTINGS = {
     "as usual": (MEASURES, {}),
