@@ -290,6 +290,7 @@ def freshness_of(ranking: Ranking, known: Known) -> dict[str, float]:
 
 @cache
 def halved(age_ms: int, half_life_ms: int) -> float:
+    """2^-(age / half-life)."""
     with localcontext() as context:
         context.prec = 80
         return float(Decimal(2) ** (-Decimal(age_ms) / Decimal(half_life_ms)))
