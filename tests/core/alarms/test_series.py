@@ -10,8 +10,9 @@ from evaluator.core.alarms.exclusions import MAX_RANGES
 from evaluator.core.alarms.rules import AlarmRules
 from evaluator.core.alarms.series import AlarmSeries, NothingToDoError
 from evaluator.core.alarms.sums import KEPT_HOURS
-from evaluator.core.alarms.ticks import HOUR_MS
-from tests.core.alarms.worlds import FIRST, feed, watched
+from evaluator.core.alarms.ticks import HOUR_MS, TICK_MS
+from evaluator.core.alarms.variants import VariantsSeries
+from tests.core.alarms.worlds import FIRST, add, feed, watched
 
 
 def test_nothing_is_expected_before_two_weeks():
@@ -263,3 +264,22 @@ def test_an_operator_excludes_a_limited_number_of_ranges():
     assert len(series.exclusions.ranges) == MAX_RANGES
     feed(series, [now + KEPT_HOURS + 1], None)
     series.exclude(now * HOUR_MS, (now + 1) * HOUR_MS, (now + 2) * HOUR_MS)
+
+
+@pytest.mark.parametrize("kind", ["constant", "variants"])
+def test_excluded_hours_are_left_out_from_the_next_tick_of_the_same_hour_on(kind):
+    """The sums of the week are kept for the ticks of an hour."""
+    series = VariantsSeries(AlarmRules()) if kind == "variants" else AlarmSeries(kind, AlarmRules())
+    end_ms = FIRST * HOUR_MS
+    for tick in range(30 * 4 + 1):
+        for sums in series.sums.values():
+            add(sums, 0.3 if tick < 40 else 0.6, 50)
+        end_ms += TICK_MS
+        series.tick(end_ms)
+    before = series.looks
+    series.exclude(end_ms, FIRST * HOUR_MS, (FIRST + 10) * HOUR_MS)
+    loaded = series.copy()
+    for each in (series, loaded):
+        each.tick(end_ms + TICK_MS)
+    assert series.looks == loaded.looks
+    assert [look.error for look in series.looks] != [look.error for look in before]
