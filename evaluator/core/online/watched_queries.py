@@ -153,7 +153,8 @@ class TickSums:
             columns = [column[chosen] for column in (units_of_cell, n_of_cell, sums)]
             ends = [*np.searchsorted(chosen, heads).tolist(), len(chosen)]
             first_rows = np.minimum.reduceat(np.where(is_of[rows], rows, len(rows)), starts)
-            for head, (tick, group) in enumerate(zip(head_ticks, head_groups, strict=True)):
+            for head in np.argsort(first_rows, kind="stable").tolist():  # first queries first
+                tick, group = head_ticks[head], head_groups[head]
                 part = slice(ends[head], ends[head + 1])
                 if part.start == part.stop or not is_for[group]:
                     continue

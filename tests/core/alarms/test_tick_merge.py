@@ -1,6 +1,8 @@
-"""The tasks that block the sums of ticks."""
+"""The tasks that block the sums of ticks, and the order in which ticks begin series."""
 
+from evaluator.core.alarms.ticks import TICK_MS
 from evaluator.core.online.tick_merge import TickMerge
+from evaluator.core.online.watched_queries import TickSums, WatchedQueries
 from evaluator.core.types.records import WatermarkRecord
 from evaluator.wire.outputs.settled import watched_of
 from tests.core.alarms.settled import RULES, settled_world
@@ -28,3 +30,19 @@ def test_a_task_behind_the_others_is_awaited():
     merge.watermark(2, WatermarkRecord(queries[-1].settled_time_ms + 1, 2))
     list(merge.take())
     assert (merge.n_buffered, merge.awaited) == (0, [])
+
+
+def test_the_place_of_a_tick_is_that_of_its_first_query_with_a_value():
+    queries = settled_world(1, per_hour=60, hours=2)
+    sums = TickSums(RULES)
+    sums.add(WatchedQueries.of_settled(queries, RULES.columns()))
+    found = {(tick_ms, labels[2]): place for tick_ms, place, labels, _ in sums.pop()}
+    expected = {}
+    for query in queries:
+        tick_ms = query.event_time_ms - query.event_time_ms % TICK_MS
+        place = query.settled_time_ms, query.trace_id, query.node_id
+        for number, template in enumerate(RULES.templates()):
+            is_level = template.level in ("", query.segments["locale"])
+            if is_level and (query.units or not template.rankers):
+                expected.setdefault((tick_ms, number), place)
+    assert found == expected
