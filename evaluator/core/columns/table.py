@@ -2,6 +2,7 @@
 
 import mmap
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -71,7 +72,13 @@ def _zeros(n: int, dtype: DTypeLike) -> NDArray[np.generic]:
     n_bytes = n * np.dtype(dtype).itemsize
     if n_bytes < _MAPPED_BYTES or np.dtype(dtype).hasobject:
         return np.zeros(n, dtype)
-    pages = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        pages = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"{n_bytes} bytes cannot be mapped: {error.strerror}") from error
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        with suppress(OSError):  # of a kernel without huge pages
+            pages.madvise(mmap.MADV_NOHUGEPAGE)
     return np.frombuffer(pages, dtype, n)
 
 

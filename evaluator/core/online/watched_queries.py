@@ -147,6 +147,7 @@ class TickSums:
             if not any(is_for):
                 continue
             units, is_of = self._values(template, queries)
+            is_of = is_of & np.array(is_for)[groups]
             n_of_cell = cells.sums(is_of.astype(np.int64))
             chosen = np.flatnonzero(n_of_cell)
             sums = cells.sums(exact(np.where(is_of, units, 0)))
@@ -156,7 +157,7 @@ class TickSums:
             for head in np.argsort(first_rows, kind="stable").tolist():  # first queries first
                 tick, group = head_ticks[head], head_groups[head]
                 part = slice(ends[head], ends[head + 1])
-                if part.start == part.stop or not is_for[group]:
+                if part.start == part.stop:
                     continue
                 found = self._ticks.setdefault(int(ticks_ms[tick]), {})
                 labels = *names[group][:2], number

@@ -1,5 +1,7 @@
 """The tasks that block the sums of ticks, and the order in which ticks begin series."""
 
+from collections import Counter
+
 from evaluator.core.alarms.ticks import TICK_MS
 from evaluator.core.online.tick_merge import TickMerge
 from evaluator.core.online.watched_queries import TickSums, WatchedQueries
@@ -46,3 +48,17 @@ def test_the_place_of_a_tick_is_that_of_its_first_query_with_a_value():
             if is_level and (query.units or not template.rankers):
                 expected.setdefault((tick_ms, number), place)
     assert found == expected
+
+
+def test_sums_keep_no_array_of_other_levels():
+    queries = settled_world(1, per_hour=60, hours=2)
+    sums = TickSums(RULES)
+    sums.add(WatchedQueries.of_settled(queries, RULES.columns()))
+    kept = {}  # entries of the arrays that the sums of each template refer to
+    used = Counter()
+    for _, _, labels, of_tick in sums.pop():
+        for units, _, _ in of_tick._parts:
+            array = units if units.base is None else units.base
+            kept.setdefault(labels[2], {})[id(array)] = len(array)
+            used[labels[2]] += len(units)
+    assert {number: sum(sizes.values()) for number, sizes in kept.items()} == used
