@@ -43,7 +43,7 @@ def entry(table: Table, rank: int) -> float:
 @lru_cache(maxsize=16)
 def discounts(size: int) -> FloatArray:
     """`table[rank]`: the double nearest to 1/log2(rank + 1)."""
-    logarithms = [Decimal(0)] * (size + 1)  # of a product the sum: a tenth of the time
+    logarithms = [Decimal(0)] * (size + 1)  # of a product the sum: a fifth of the time
     for prime in range(2, size + 1):
         if logarithms[prime]:
             continue

@@ -139,15 +139,13 @@ class TickSums:
         rows = np.arange(len(numbers))[cells.order]
         starts = cells.firsts[heads]
         head_ticks, head_groups = (of.tolist() for of in np.divmod(places[heads], len(names)))
+        levels = [dict(zip(self._segments, name[2:], strict=True)) for name in names]
         for number, template in enumerate(self._templates):
-            is_for = [
-                template.is_for(name[1], dict(zip(self._segments, name[2:], strict=True)))
-                for name in names
-            ]
+            is_for = [template.is_for(n[1], of) for n, of in zip(names, levels, strict=True)]
             if not any(is_for):
                 continue
-            units, is_of = self._values(template, queries)
-            is_of = is_of & np.array(is_for)[groups]
+            units, has_value = self._values(template, queries)
+            is_of = has_value & np.array(is_for)[groups]
             n_of_cell = cells.sums(is_of.astype(np.int64))
             chosen = np.flatnonzero(n_of_cell)
             sums = cells.sums(exact(np.where(is_of, units, 0)))
