@@ -225,7 +225,7 @@ def put_maps(world: World) -> None:
 
 
 def with_pipeline_faults() -> World:
-    """Healthy jobs, to each of which one thing happens at FAULT, and to one all things nearly."""
+    """Healthy jobs, each with one fault from FAULT on; `nearly` stays within each threshold."""
     world = World(step_minutes=1, n=MINUTES)
     jobs = (
         *("fine", "restarts", "stops", "restores", "orphans", "malformed"),
