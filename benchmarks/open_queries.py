@@ -8,8 +8,8 @@ many settle, expire and have their keys released as start. Three cases are measu
 - all of them open, 90 % of the judgments of queries in memory, 10 % of any;
 - all of them open, judgments of any query.
 
-With `--cached` the files of the store are read before each of the last two, so that they are in the
-page cache as far as the machine has memory for them.
+A query is judged once. With `--cached` the files of the store are read before each of the last two,
+so that they are in the page cache as far as the machine has memory for them.
 
 The first case has a process of its own, so that memory is measured separately; it is that of the
 task and of its generator. The processes take turns. At the end the stores are closed and reopened.
@@ -220,15 +220,23 @@ def many_open(arguments: argparse.Namespace, directory: Path) -> tuple[Task, dic
     chance = np.random.default_rng(1)
     last = Recent(chance, int(YOUNG_MS / step_ms))
 
+    n_filled = int(arguments.open * (1 + (REMEMBER_MS + 2 * EARLY_MS) / RETENTION_MS))
+    judged = np.zeros(n_filled + 2 * arguments.rounds * arguments.pairs + BATCH, bool)
+
     def anywhere(end: int, n: int = BATCH) -> list[int]:
-        queries: list[int] = chance.integers(first_open(task, end, step_ms), end, n).tolist()
+        queries: list[int] = []
+        while len(queries) < n:
+            drawn = chance.integers(first_open(task, end, step_ms), end, n)
+            new = list(dict.fromkeys(drawn[~judged[drawn]].tolist()))[: n - len(queries)]
+            judged[new] = True
+            queries += new
         return queries
 
     def mostly_young(end: int) -> list[int]:
-        n_old = BATCH // 10
-        return last.some(BATCH - n_old, end) + anywhere(end, n_old)
+        young = [query for query in last.some(BATCH * 9 // 10, end) if not judged[query]]
+        judged[young] = True
+        return young + anywhere(end, BATCH - len(young))
 
-    n_filled = int(arguments.open * (1 + (REMEMBER_MS + 2 * EARLY_MS) / RETENTION_MS))
     began = time.perf_counter()
     while task.n_ranked < n_filled:
         task.take(BATCH, lambda end: [end - 1])  # only to advance event time

@@ -14,7 +14,7 @@ from evaluator.core.store.key_index import KeyIndex
 from evaluator.core.types.records import IntArray, RankingColumns
 from evaluator.ports import StateBatch, StateStore
 from evaluator.wire.state import task_rows as wire
-from evaluator.wire.state.ranking_rows import ranking_rows, rankings_from
+from evaluator.wire.state.ranking_rows import RankingRows, ranking_rows
 from evaluator.wire.state.task_rows import StateDamaged, number_of, row_key
 
 _IN_TABLE: Final = -1
@@ -49,7 +49,7 @@ class KeyVersions:
         self._features = features
         self._index = KeyIndex()
         self._starts = np.empty(0, np.int64)  # first offsets of the rows of rankings
-        self._read: tuple[IntArray, RankingColumns] | None = None
+        self._read: RankingRows | None = None  # those of the last lookup
         self._expected: _Lookup | None = None
 
     @property
@@ -79,7 +79,7 @@ class KeyVersions:
         """Reads the rows ahead that `versions` of the same *keys* needs."""
         self._expected = lookup = self._look_up(keys)
         if len(lookup.offsets):
-            self._store.expect("queries", self._rows_with(lookup.offsets)[0])
+            self._store.expect("queries", self._keys_of_rows(lookup.offsets))
 
     def _look_up(self, keys: Sequence[Key]) -> _Lookup:
         places = self._index.find(halves(keys_from(keys)))
@@ -92,34 +92,30 @@ class KeyVersions:
         owners = lookup.by_offset
         if not len(owners):
             return owners, NO_VERSIONS
-        event_times_ms, rankings = self._rankings_at(lookup.offsets)
-        self._read = lookup.offsets, rankings
+        self._read = rows = self._rows_of(lookup.offsets)
         queries = np.empty(len(owners), KEY_VERSION)
         queries["offset"] = lookup.offsets
-        queries["event_ms"] = queries["named_ms"] = event_times_ms
-        queries["hash"] = rankings.hashes
+        queries["event_ms"], queries["hash"] = rows.heads(lookup.offsets)
+        queries["named_ms"] = queries["event_ms"]
         return owners, queries
 
     def rankings(self, offsets: IntArray) -> RankingColumns:
-        """The rankings at these offsets, ascending; reuses those that `versions` has just read."""
-        read, self._read = self._read, None
-        if read is not None and np.array_equal(read[0], offsets):
-            return read[1]
-        return self._rankings_at(offsets)[1]
+        """The rankings at these offsets, ascending; reuses rows that `versions` has just read."""
+        rows, self._read = self._read, None
+        if rows is None or not rows.has(offsets):
+            rows = self._rows_of(offsets)
+        return rows.rankings(offsets, features=self._features)
 
-    def _rankings_at(self, offsets: IntArray) -> tuple[IntArray, RankingColumns]:
-        """Event times and rankings of stored queries."""
-        keys, places = self._rows_with(offsets)
-        rows = self._store.get("queries", keys)
-        return rankings_from(rows, places, offsets, features=self._features)
+    def _rows_of(self, offsets: IntArray) -> RankingRows:
+        """The rows of rankings at ascending offsets."""
+        return RankingRows(self._store.get("queries", self._keys_of_rows(offsets)))
 
-    def _rows_with(self, offsets: IntArray) -> tuple[list[bytes], IntArray]:
-        """Keys of the rows of rankings at ascending offsets, and the row of each offset."""
+    def _keys_of_rows(self, offsets: IntArray) -> list[bytes]:
+        """Keys of the rows of rankings at ascending offsets."""
         at = np.searchsorted(self._starts, offsets, side="right") - 1
         if len(at) and at[0] < 0:
             raise StateDamaged(f"the ranking at offset {offsets[0]} is missing")
-        rows, places = np.unique(at, return_inverse=True)
-        return list(map(row_key, self._starts[rows].tolist())), places
+        return list(map(row_key, self._starts[np.unique(at)].tolist()))
 
     def first_row(self, offset: int) -> int:
         """The first offset of the row that has the ranking at *offset*."""

@@ -59,7 +59,7 @@ from evaluator.wire.state.checkpoint import (
 )
 from evaluator.wire.state.judgment_rows import JudgmentRow, judgment_rows, queries_from
 from evaluator.wire.state.origin import commit_metadata, commit_note
-from evaluator.wire.state.ranking_rows import ranking_rows, rankings_from
+from evaluator.wire.state.ranking_rows import RankingRows, ranking_rows
 from evaluator.wire.state.snapshots import (
     Manifest,
     ManifestUnreadable,
@@ -196,7 +196,7 @@ def read_samples(value: bytes) -> None:
 
 
 def read_ranking_row(value: bytes) -> None:
-    rankings_from([value], np.array([0]), np.array([5]), features=True)
+    RankingRows([value]).rankings(np.array([5]), features=True)
 
 
 def query_row(message: dict) -> bytes:
@@ -215,7 +215,7 @@ def judgment_row(message: dict) -> bytes:
 
 def read_judgment_row(value: bytes) -> None:
     row = [query_row(messages.ranking())]
-    ranked = rankings_from(row, np.array([0]), np.array([5]))[1]
+    ranked = RankingRows(row).rankings(np.array([5]))
     queries_from(ranked, [JudgmentRow(value).of(5)[0]], task=0)
 
 

@@ -41,7 +41,7 @@ from evaluator.wire.state.checkpoint import (
 from evaluator.wire.state.heads import N_DELAYS
 from evaluator.wire.state.judgment_rows import judgment_rows, queries_from
 from evaluator.wire.state.origin import commit_metadata, commit_note, generation_of, last_record
-from evaluator.wire.state.ranking_rows import ranking_rows, rankings_from
+from evaluator.wire.state.ranking_rows import RankingRows, ranking_rows
 from evaluator.wire.state.task_rows import StateDamaged, row_key
 from evaluator.worker.stored_judgments import StoredJudgments
 from tests.repeats import examples
@@ -218,8 +218,11 @@ def test_queries_are_read_with_their_judgments_and_results():
     )
     starts, rows = ranking_rows(changes.started)
     assert starts.tolist() == [first]
-    times, ranked = rankings_from(rows, np.array([0, 0]), np.array([first, second]))
-    assert times.tolist() == [-7, MOST]
+    stored_rows = RankingRows(rows)
+    times, hashes = stored_rows.heads(np.array([first, second]))
+    assert (times.tolist(), hashes.tolist()) == ([-7, MOST], rankings.hashes[1:].tolist())
+    ranked = stored_rows.rankings(np.array([first, second]))
+    assert ranked.timestamps_ms.tolist() == [-7, MOST]
     judgments = StoredJudgments(store := MemoryStateStore())
     judgments.write(batch := store.batch(), changes)
     batch.write()
@@ -285,10 +288,10 @@ def test_rankings_are_read_as_decoded(features):
     given = decoded(offsets, messages, features=features)
     assert len(given) == len(messages)
     chosen = np.array(offsets)
-    times, found = rankings_from([row_of(given)], 0 * chosen, chosen, features=features)
-    assert times.tolist() == [5] * len(messages)
+    found = RankingRows([row_of(given)]).rankings(chosen, features=features)
+    assert found.timestamps_ms.tolist() == [5] * len(messages)
     assert columns_of(found) == columns_of(given)
-    one = rankings_from([row_of(given)], np.array([0]), chosen[2:3], features=features)[1]
+    one = RankingRows([row_of(given)]).rankings(chosen[2:3], features=features)
     assert columns_of(one) == columns_of(decoded(offsets[2:3], messages[2:3], features=features))
 
 
@@ -301,7 +304,7 @@ def test_ranks_of_tied_candidates_are_read_as_written():
         for scores in ([1, 2, 1, 1], [4, 3, 2, 1])
     ]  # fmt: skip
     row = row_of(decoded([3, 5], tied), ties=True)
-    ranks = rankings_from([row], np.array([0]), np.array([3]))[1].ranks
+    ranks = RankingRows([row]).rankings(np.array([3])).ranks
     assert ranks.ranks.tolist() == [4, 1, 3, 2]
     assert [bounds.tolist() for bounds in ranks.ties] == [[2, 1, 2, 2], [4, 1, 4, 4]]
 
@@ -314,13 +317,13 @@ def test_rankings_of_several_batches_share_rows():
     starts, rows = ranking_rows([started_rows(batch) for batch in batches])
     assert starts.tolist() == [0, 32]
     offsets = np.array([0, 31, 32, 42, 50])
-    found = rankings_from(rows, np.array([0, 0, 1, 1, 1]), offsets)[1]
+    found = RankingRows(rows).rankings(offsets)
     assert found.trace_ids == ["t0", "t3", "t3", "t3", "t50"]
     assert found.candidate_ids.values() == ["a", "ü"] * 5
 
 
 def columns_of(rankings):
-    """All members, except the bytes and times of records, which are not stored; and ranks."""
+    """All members, except those that are not stored; and ranks."""
     members = asdict(rankings)
     ids, features = members["candidate_ids"].values(), members["features"]
     members["strata"] = members["strata"].values()
@@ -330,7 +333,7 @@ def columns_of(rankings):
     codes = Interner().of_column(rankings.candidate_ids)
     n_rankers = np.array([len(stratum.rankers) for stratum in members["strata"]])
     members |= asdict(rank_lists(rankings, codes, n_rankers))
-    unlike = ("timestamps_ms", "values", "keys", "candidate_ids", "features")
+    unlike = ("timestamps_ms", "values", "keys", "key_hashes", "candidate_ids", "features")
     for name in (*unlike, "scores", "explicit_ranks", "ranks", "exposed"):
         del members[name]
     members["levels"] = members["levels"].values()
@@ -346,14 +349,14 @@ def test_a_missing_query_is_damage():
     row = row_of(decoded([8, 10], [ranking("t"), ranking("u")]))
     for rows, offset in (([row], 9), ([row], 11), ([None], 9)):
         with pytest.raises(StateDamaged, match=f"offset {offset} is missing"):
-            rankings_from(rows, np.array([0]), np.array([offset]))
+            RankingRows(rows).rankings(np.array([offset]))
 
 
 def test_an_unreadable_row_is_damage():
     row = row_of(decoded([9], [ranking("t")]))
     for damaged in (row[:-1], row[:7], row[:20], row[:24] + b"\xc1" * 80, row[:90] + row[91:]):
         with pytest.raises(StateDamaged):
-            rankings_from([damaged], np.array([0]), np.array([9]))
+            RankingRows([damaged]).rankings(np.array([9]))
 
 
 def test_queries_that_share_a_key_are_marked():

@@ -93,6 +93,31 @@ def test_a_key_released_and_started_in_one_commit_has_its_new_query():
     assert versions.versions([key_of("t", "n")]).queries["offset"].tolist() == [7]
 
 
+def test_rankings_are_taken_from_the_rows_of_the_last_lookup(monkeypatch):
+    """Expired queries of a lookup are not asked for."""
+    store = MemoryStateStore()
+    versions = KeyVersions(store, features=False)
+    texts = [RANKING.replace(b'"t"', b'"t%d"' % at) for at in range(3)]
+    rankings = decode_rankings(
+        Records.of("rankings", 0, [4, 6, 7], [None] * 3, texts, [5] * 3, 8), max_future_skew_ms=0
+    )
+    single = np.zeros(3, KEY_VERSION)
+    single["offset"], single["hash"] = rankings.offsets, rankings.hashes
+    single["event_ms"] = single["named_ms"] = 5
+    started = started_rows(rankings)
+    changes = Changes(started=[started], single_keys=rankings.key_hashes, single_versions=single)
+    versions.write(batch := store.batch(), changes)
+    batch.write()
+    found = versions.versions(rankings.key_hashes.tolist())
+    assert found.queries.tolist() == single.tolist()
+    reads, get = [], store.get
+    monkeypatch.setattr(store, "get", lambda *names: reads.append(names) or get(*names))
+    assert versions.rankings(np.array([4, 7])).trace_ids == ["t0", "t2"]
+    assert reads == []
+    assert versions.rankings(np.array([6])).trace_ids == ["t1"]
+    assert len(reads) == 1
+
+
 def test_a_missing_run_is_damage(stored):
     stored.rank(ranking("t", 0), ranking("u", 1))
     stored.commit()

@@ -137,5 +137,7 @@ class TextRows(Struct, frozen=True, eq=False):
 
 def n_words(sizes: IntArray) -> IntArray:
     """Words of rows with texts of these sizes, `[n_rows, n_columns]`."""
-    words: IntArray = (sizes.sum(axis=-1, dtype=np.int64) + WORD - 1) // WORD
-    return words
+    n_bytes = np.zeros(len(sizes), np.int64)
+    for of_column in sizes.T:  # in a third of the time of `sizes.sum(axis=1)`
+        n_bytes += of_column
+    return (n_bytes + WORD - 1) // WORD

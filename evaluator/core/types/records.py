@@ -209,7 +209,7 @@ class RankingColumns(Columns, WithTexts):
     `levels` is None without segments. `exposed[b]` is a byte per candidate, 1 for an exposed one,
     or the number of exposed candidates from rank 1 on. `propensities[b]` is parallel to the
     candidates. Stored rankings have `ranks`, which include the last two, but neither scores nor
-    explicit ranks.
+    explicit ranks, nor the hashes of their keys, by which they were found.
     """
 
     texts: TextRows  # trace_id, node_id, query

@@ -4,7 +4,8 @@ A row has the data of each ranking that the engine reads: ranks instead of score
 if they were decoded.
 """
 
-from collections.abc import Sequence, Sized
+from collections.abc import Iterable, Sequence, Sized
+from contextlib import AbstractContextManager
 from itertools import accumulate, chain, pairwise
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.columns.interning import DictionaryColumn
-from evaluator.core.columns.key_hashes import hashes_of
+from evaluator.core.columns.key_hashes import NO_KEYS
 from evaluator.core.columns.table import span_indices
 from evaluator.core.columns.texts import WORD, TextRows, n_words
 from evaluator.core.join.changes import StartedRows
@@ -52,16 +53,21 @@ T = TypeVar("T")
 
 
 class _Row(msgspec.Struct, array_like=True):
-    members: bytes
-    hashes: bytes
-    texts: bytes
+    members: memoryview
+    hashes: memoryview
+    texts: memoryview
     strata: list[Stratum]
-    candidate_ids: bytes  # encoded ids, one after the other
-    ranks: bytes  # with ties also the first and the last rank of each
-    top_scores: bytes
+    candidate_ids: memoryview  # encoded ids, one after the other
+    ranks: memoryview  # with ties also the first and the last rank of each
+    top_scores: memoryview
     rare: dict[int, RareMembers]  # by position in the row
     levels: list[Levels]  # without segments none
-    level_numbers: bytes  # a byte per ranking
+    level_numbers: memoryview  # a byte per ranking
+
+    @property
+    def columns(self) -> tuple[memoryview, ...]:
+        """The columns with bytes of every ranking, in the order of `RankingRows`."""
+        return self.hashes, self.top_scores, self.ranks, self.candidate_ids, self.texts
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -200,96 +206,94 @@ def _spans(lengths: IntArray, records: IntArray) -> IntArray | slice:
 # Reading
 
 
-def rankings_from(
-    rows: Sequence[bytes | None], places: IntArray, offsets: IntArray, *, features: bool = False
-) -> tuple[IntArray, RankingColumns]:
-    """Event times of the rankings at ascending offsets, and the rankings, with ranks.
+class RankingRows:
+    """Some rows of ascending offsets, None for a missing one. Raises StateDamaged.
 
-    With *features*, they include their features. `places[i]` is the row that has `offsets[i]`; both
-    ascend. Raises StateDamaged.
+    Few of their rankings are read, so the bytes of these are cut out before they are joined.
     """
-    if None in rows:
-        missing = offsets[np.searchsorted(places, rows.index(None))]
-        raise StateDamaged(f"the ranking at offset {missing} is missing")
-    with refused_as(StateDamaged, "a ranking cannot be read"):
-        return _Rows([_decode(row or b"") for row in rows]).at(offsets, features=features)
 
+    def __init__(self, rows: Sequence[bytes | None]) -> None:
+        with _readable():
+            self._rows = [_decode(row) for row in rows if row is not None]
+            members = b"".join([row.members for row in self._rows])
+            self._members = np.frombuffer(members, _MEMBERS)
+            self._measure()
 
-class _Rows:
-    """Some rows of ascending offsets, in columns. Raises StateDamaged."""
-
-    def __init__(self, rows: list[_Row]) -> None:
-        self._rows = rows
-        self._members = np.frombuffer(b"".join(row.members for row in rows), _MEMBERS)
-        n = np.array([len(row.members) // _MEMBERS.itemsize for row in rows], np.int64)
+    def _measure(self) -> None:
+        """Finds the bytes of each ranking in the columns of its row."""
+        rows, members = self._rows, self._members
+        n = _lengths(row.members for row in rows) // _MEMBERS.itemsize
         self._first_of = np.cumsum(n) - n
         self._row_of = np.repeat(np.arange(len(rows)), n)
-        n_strata = np.array([len(row.strata) for row in rows], np.int64)
+        n_strata = _lengths(row.strata for row in rows)
         self._strata = [stratum for row in rows for stratum in row.strata]
-        numbers = self._members["stratum"].astype(np.int64)
+        numbers = members["stratum"].astype(np.int64)
         if (n < 1).any() or (numbers >= n_strata[self._row_of]).any():
             raise StateDamaged("a row of rankings has members that are not possible")
         self._stratum_of = numbers + (np.cumsum(n_strata) - n_strata)[self._row_of]
-        n_rankers = np.array([len(stratum.rankers) for stratum in self._strata], np.int64)
-        self._n_lists = n_rankers[self._stratum_of]
-        self._n_ranks = self._members["n_candidates"] * self._n_lists
-        self._id_bytes = self._members["id_bytes"].astype(np.int64)
-        n_ties = sum(len(row.ranks) for row in rows) // max(2, 2 * int(self._n_ranks.sum()))
+        n_lists = _lengths(stratum.rankers for stratum in self._strata)[self._stratum_of]
+        n_ranks = members["n_candidates"] * n_lists
+        n_ties = int(_lengths(row.ranks for row in rows).sum()) // max(2, 2 * int(n_ranks.sum()))
         self._n_bounds = 3 if n_ties == 3 else 1
-        self._check(n)
-
-    def _check(self, n: IntArray) -> None:
-        """Compares the lengths of all columns of each row."""
-        words = n_words(self._members["text_sizes"])
-        of_members = np.column_stack((self._n_lists, self._n_ranks, self._id_bytes, words))
-        sums = np.add.reduceat(of_members, self._first_of)
-        n_levels = n * np.array([bool(row.levels) for row in self._rows])
-        wanted = [n_levels, 16 * n, *(sums * [8 * TOP, 2 * self._n_bounds, 1, WORD]).T]
-        columns: list[tuple[Sized, ...]] = [
-            (
-                *(row.level_numbers, row.hashes),
-                *(row.top_scores, row.ranks, row.candidate_ids, row.texts),
-            )
-            for row in self._rows
-        ]
-        if not np.array_equal(np.transpose(wanted), [list(map(len, each)) for each in columns]):
+        self._sizes = np.array([
+            *(np.full(len(members), 16), 8 * TOP * n_lists, 2 * self._n_bounds * n_ranks),
+            *(members["id_bytes"], WORD * n_words(members["text_sizes"])),
+        ])  # fmt: skip
+        ends = np.cumsum(self._sizes, axis=1)
+        self._ends = ends - (ends - self._sizes)[:, self._first_of[self._row_of]]
+        n_levels = [n_rows * bool(row.levels) for n_rows, row in zip(n.tolist(), rows, strict=True)]
+        wanted = np.vstack((self._ends[:, np.cumsum(n) - 1], n_levels)).T
+        found = [(*map(len, row.columns), len(row.level_numbers)) for row in rows]
+        if rows and not np.array_equal(wanted, found):
             raise StateDamaged("a row of rankings has columns of other lengths")
 
-    def at(self, offsets: IntArray, *, features: bool) -> tuple[IntArray, RankingColumns]:
-        """Event times and rankings at these offsets."""
-        members, stored = self._members, self._members["offset"]
-        at = np.searchsorted(stored, offsets)
-        missing = at == len(members)
-        missing[~missing] = stored[at[~missing]] != offsets[~missing]
-        if missing.any():
-            raise StateDamaged(f"the ranking at offset {offsets[missing][0]} is missing")
-        places = (self._row_of[at], at - self._first_of[self._row_of[at]])
-        chosen = [
-            (self._rows[row], place)
-            for row, place in zip(*(each.tolist() for each in places), strict=True)
-        ]
-        counts, times = (
-            members[name][at].astype(np.int64) for name in ("n_candidates", "event_ms")
+    def has(self, offsets: IntArray) -> bool:
+        """Whether the rankings at these offsets are all in the rows."""
+        return bool((self._found(offsets) >= 0).all())
+
+    def heads(self, offsets: IntArray) -> tuple[IntArray, NDArray[np.void]]:
+        """Event times of the rankings at these offsets, and hashes of their messages."""
+        at = self._places(offsets)
+        hashes = np.frombuffer(b"".join([row.hashes for row in self._rows]), "V16")
+        return self._members["event_ms"][at].astype(np.int64), hashes[at]
+
+    def rankings(self, offsets: IntArray, *, features: bool = False) -> RankingColumns:
+        """The rankings at these ascending offsets, with ranks; with their *features* if asked."""
+        with _readable():
+            return self._rankings(offsets, self._places(offsets), features=features)
+
+    def _rankings(self, offsets: IntArray, at: IntArray, *, features: bool) -> RankingColumns:
+        members, row_of = self._members[at], self._row_of[at]
+        rows = [self._rows[row] for row in row_of.tolist()]
+        places = (at - self._first_of[row_of]).tolist()
+        hashes, top_scores, ranks, ids, texts = self._cut_out(rows, at)
+        counts, times, n_ranked = (
+            members[name].astype(np.int64) for name in ("n_candidates", "event_ms", "n_ranked")
         )
-        rare = {row: each for row, (of, place) in enumerate(chosen) if (each := of.rare.get(place))}
+        rare = {
+            at: each
+            for at, (row, place) in enumerate(zip(rows, places, strict=True))
+            if (each := row.rare.get(place))
+        }
+        bounds = np.frombuffer(ranks, "<u2").reshape(-1, self._n_bounds)
+        if len(bounds) and not bounds.min():
+            raise StateDamaged("a ranking has a rank 0")
         no_times, nothing = np.empty(0, np.int64), ByteStrings.of([None] * len(at))
-        stored_texts = b"".join([row.texts for row in self._rows])
-        texts = TextRows.stored(stored_texts, members["text_sizes"].astype(np.int64)).picked(at)
-        return times, RankingColumns(
+        return RankingColumns(
             offsets=offsets,
             timestamps_ms=times,
-            texts=texts,
-            key_hashes=hashes_of(texts.column(0), texts.column(1)),
-            hashes=np.frombuffer(b"".join(row.hashes for row in self._rows), "V16")[at],
+            texts=TextRows.stored(texts, members["text_sizes"].astype(np.int64)),
+            key_hashes=NO_KEYS,
+            hashes=np.frombuffer(hashes, "V16"),
             keys=nothing,
             values=nothing,
             heartbeat_offsets=no_times,
             heartbeat_timestamps_ms=no_times,
             malformed=[],
-            next_offset=int(offsets[-1]) + 1 if len(at) else 0,
+            next_offset=int(offsets[-1]) + 1,
             strata=DictionaryColumn(self._strata, self._stratum_of[at].astype(np.int32)),
             candidate_counts=counts,
-            candidate_ids=self._ids(at, int(counts.sum())),
+            candidate_ids=DictionaryColumn.of(_decode_ids(_list_head(int(counts.sum())) + ids)),
             scores=np.empty(0),
             explicit_ranks={},
             subtopics={row: each.subtopics for row, each in rare.items() if each.subtopics},
@@ -299,35 +303,55 @@ class _Rows:
                 if each.published_ms is not None
             },
             features=feature_columns(counts.tolist(), rare) if features else None,
-            levels=_levels_at(chosen),
-            ranks=self._ranks(at)._replace(served=served_lists(counts, rare)),
+            levels=_levels_at(rows, places),
+            ranks=Ranks(
+                bounds[:, 0],
+                np.frombuffer(top_scores, "<f8").reshape(-1, TOP),
+                n_ranked,
+                (bounds[:, 1], bounds[:, 2]) if self._n_bounds == 3 else None,
+                served_lists(counts, rare),
+            ),
         )
 
-    def _ids(self, at: IntArray, n: int) -> DictionaryColumn:
-        text = b"".join(row.candidate_ids for row in self._rows)
-        ends = np.cumsum(self._id_bytes)
-        spans = np.stack(((ends - self._id_bytes)[at], ends[at]), axis=1).tolist()
-        ids = _decode_ids(_list_head(n) + b"".join([text[first:end] for first, end in spans]))
-        return DictionaryColumn.of(ids)
+    def _found(self, offsets: IntArray) -> IntArray:
+        """Where the rankings at these offsets are, -1 for a missing one."""
+        stored = self._members["offset"]
+        at = np.searchsorted(stored, offsets)
+        found = at < len(stored)
+        found[found] = stored[at[found]] == offsets[found]
+        return np.where(found, at, -1)
 
-    def _ranks(self, at: IntArray) -> Ranks:
-        ranks = np.frombuffer(b"".join(row.ranks for row in self._rows), "<u2")
-        ranks = ranks.reshape(-1, self._n_bounds)[_spans(self._n_ranks, at)]
-        if len(ranks) and not ranks.min():
-            raise StateDamaged("a ranking has a rank 0")
-        scores = np.frombuffer(b"".join(row.top_scores for row in self._rows), "<f8")
-        return Ranks(
-            *(ranks[:, 0], scores.reshape(-1, TOP)[_spans(self._n_lists, at)]),
-            self._members["n_ranked"][at].astype(np.int64),
-            (ranks[:, 1], ranks[:, 2]) if self._n_bounds == 3 else None,
-        )
+    def _places(self, offsets: IntArray) -> IntArray:
+        at = self._found(offsets)
+        if (at < 0).any():
+            raise StateDamaged(f"the ranking at offset {offsets[at < 0][0]} is missing")
+        return at
+
+    def _cut_out(self, rows: Sequence[_Row], at: IntArray) -> list[bytes]:
+        """The bytes of some rankings, by column; *rows* are the row of each."""
+        ends = self._ends[:, at]
+        spans = zip((ends - self._sizes[:, at]).tolist(), ends.tolist(), strict=True)
+        columns = zip(*(row.columns for row in rows), strict=True)
+        return [
+            b"".join([each[first:end] for each, first, end in zip(column, *of_column, strict=True)])
+            for column, of_column in zip(columns, spans, strict=True)
+        ]
 
 
-def _levels_at(chosen: Sequence[tuple[_Row, int]]) -> DictionaryColumn | None:
+def _readable() -> AbstractContextManager[None]:
+    return refused_as(StateDamaged, "a ranking cannot be read")
+
+
+def _lengths(columns: Iterable[Sized]) -> IntArray:
+    return np.array(list(map(len, columns)), np.int64)
+
+
+def _levels_at(rows: Sequence[_Row], places: Sequence[int]) -> DictionaryColumn | None:
     """Levels of the rankings at places of rows; None without segments."""
-    if not any(row.levels for row, _ in chosen):
+    if not any(row.levels for row in rows):
         return None
-    return DictionaryColumn.of([row.levels[row.level_numbers[place]] for row, place in chosen])
+    of_rankings = zip(rows, places, strict=True)
+    return DictionaryColumn.of([row.levels[row.level_numbers[place]] for row, place in of_rankings])
 
 
 def _list_head(n: int) -> bytes:
