@@ -6,7 +6,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from evaluator.core.measures import NEVER_RANKED
+from evaluator.core.measures import NEVER_RANKED, align
 from evaluator.core.measures.align import (
     TOP,
     QuerySpans,
@@ -102,7 +102,9 @@ def test_scores_that_differ_in_one_bit_keep_their_order_in_long_lists(n):
 
 
 @pytest.mark.slow(alone=False)
-def test_lists_of_different_lengths_in_one_batch_are_independent():
+@pytest.mark.parametrize("most", [1 << 15, 100])
+def test_lists_of_different_lengths_in_one_batch_are_independent(monkeypatch, most):
+    monkeypatch.setattr(align, "_CELLS", most)
     random = Random(8)
     records, expected = [], []
     for i in range(400):

@@ -34,6 +34,7 @@ _Entry = TypeVar("_Entry", bound=np.generic)
 
 _SIZE_CLASSES = (8, 32, 128, 1024, 1 << 21)
 _CHUNK = 1 << 21  # pairs of candidate and judgment compared at once: fits a cache
+_CELLS = 1 << 15  # entries of lists that are sorted at once: their arrays fit a cache
 
 
 class RankedLists(Struct, frozen=True):
@@ -84,7 +85,7 @@ def rank_lists(
     exact = _rows_with_repeats(codes, counts)
     exact[list(rankings.explicit_ranks)] = True
     needs_exact = exact[row_of]
-    for lists in _by_size(lengths):
+    for lists in _in_parts(lengths):
         tied = _rank_by_packed_keys(
             rankings.scores, codes, lists, starts[lists], lengths[lists], code_starts[lists], ranked
         )
@@ -154,10 +155,17 @@ def _by_size(lengths: IntArray) -> Iterator[IntArray]:
             yield members
 
 
+def _in_parts(lengths: IntArray) -> Iterator[IntArray]:
+    """The same, up to `_CELLS` entries at a time."""
+    for members in _by_size(lengths):
+        step = max(1, _CELLS // int(lengths[members].max()))
+        yield from (members[first : first + step] for first in range(0, len(members), step))
+
+
 def _rows_with_repeats(codes: NDArray[np.int32], counts: IntArray) -> BoolArray:
     repeats = np.zeros(len(counts), bool)
     starts = np.cumsum(counts) - counts
-    for rows in _by_size(counts):
+    for rows in _in_parts(counts):
         padded, inside = _padded(codes, starts[rows], counts[rows])
         ordered = np.sort(np.where(inside, padded, -1 - np.arange(padded.shape[1])), axis=1)
         repeats[rows] = (ordered[:, 1:] == ordered[:, :-1]).any(axis=1)
@@ -187,15 +195,21 @@ def _rank_by_packed_keys(
     """Ranks lists by score with one integer sort; returns which may have ties."""
     padded, inside = _padded(scores, starts, lengths)
     width = padded.shape[1]
-    positions, tied = packed_order(padded, inside)
-    targets = (starts[:, None] + positions)[inside]
-    ranked.ranks[targets] = np.broadcast_to(np.arange(1, width + 1), inside.shape)[inside]
+    is_uniform = lengths.min() == width
+    positions, tied = packed_order(padded, None if is_uniform else inside)
+    by_rank = positions.T  # `[width, n_lists]`, in the order of the memory
+    targets, ranks = starts + by_rank, np.arange(1, width + 1)[:, None]
+    if is_uniform:
+        ranked.ranks[targets] = ranks
+    else:
+        there = inside.T
+        ranked.ranks[targets[there]] = np.broadcast_to(ranks, there.shape)[there]
     shown = min(TOP, width)
-    first, there = positions[:, :shown], inside[:, :shown]
-    top_codes = codes.take(code_starts[:, None] + first, mode="clip")
-    top_scores = scores.take(starts[:, None] + first, mode="clip")
-    ranked.top_codes[lists, :shown] = np.where(there, top_codes, -1)
-    ranked.top_scores[lists, :shown] = np.where(there, top_scores, np.nan)
+    first, there = by_rank[:shown], inside.T[:shown]
+    top_codes = codes.take(code_starts + first, mode="clip")
+    top_scores = scores.take(targets[:shown], mode="clip")
+    ranked.top_codes[lists, :shown] = np.where(there, top_codes, -1).T
+    ranked.top_scores[lists, :shown] = np.where(there, top_scores, np.nan).T
     return tied
 
 
