@@ -51,13 +51,14 @@ def traffic(
     n_queries: int = N_QUERIES,
     settings: Settings = SETTINGS,
     start_ms: int = LONG_AGO_MS,
+    apart_ms: int = 1_000,
 ) -> Traffic:
-    """Queries one second apart, with duplicate, correcting, late, malformed and early records."""
+    """Queries *apart_ms* apart, with duplicate, correcting, late, malformed and early records."""
     random = Random(seed)
     sizes = (0, 1, 2, 3, 5, 5, 5, 20)
     maker = Maker(random, settings, start_ms, NO_SKEW_LIMIT, CANDIDATES, sizes, 0.01)
     keys = [(f"t-{seed}-{i // 2}", f"n-{i % 2}") for i in range(n_queries)]
-    starts = [(key, start_ms + i * 1_000) for i, key in enumerate(keys)]
+    starts = [(key, start_ms + i * apart_ms) for i, key in enumerate(keys)]
     world = populated(maker, starts, n_judgments=2 * n_queries)
     logs = (
         tuple(replace(raw, timestamp_ms=start_ms) if raw.timestamp_ms == -1 else raw for raw in log)

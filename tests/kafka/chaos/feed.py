@@ -23,8 +23,8 @@ from tests.worker.traffic import traffic
 
 START_MS = 2_000_000_000_000
 """Ahead of every wall clock, so that heartbeats of the workers never advance event time."""
-CHUNK = 250
-"""Queries of a chunk, one second of event time apart."""
+CHUNK_MS = 250_000
+"""Event time of the queries that are made at once."""
 TICK_SECONDS = 0.2
 PAUSE_SECONDS = 2.5
 """Longer than `idle_ms` of the workers, so that they append heartbeats."""
@@ -34,12 +34,12 @@ Timed = tuple[int, int, Raw]
 """The event time at which a record is due; a number that keeps the order; the record."""
 
 
-def records(seed: int, settings: Settings) -> dict[str, Iterator[Timed]]:
+def records(seed: int, settings: Settings, *, apart_ms: int) -> dict[str, Iterator[Timed]]:
     """The logs of one task, each in the order of its clock, for ever."""
-    return {log: _log(seed, settings, log) for log in LOGS}
+    return {log: _log(seed, settings, log, apart_ms) for log in LOGS}
 
 
-def _log(seed: int, settings: Settings, log: str) -> Iterator[Timed]:
+def _log(seed: int, settings: Settings, log: str, apart_ms: int) -> Iterator[Timed]:
     """Chunks begin one after the other and overlap, because records of a query follow much
     later."""
     rest: Iterator[Timed] = iter(())
@@ -47,13 +47,14 @@ def _log(seed: int, settings: Settings, log: str) -> Iterator[Timed]:
     while True:
         made = traffic(
             seed + chunk,
-            n_queries=CHUNK,
+            n_queries=CHUNK_MS // apart_ms,
             settings=settings,
-            start_ms=START_MS + chunk * CHUNK * 1_000,
+            start_ms=START_MS + chunk * CHUNK_MS,
+            apart_ms=apart_ms,
         )
-        end_ms = START_MS + (chunk + 1) * CHUNK * 1_000
+        end_ms = START_MS + (chunk + 1) * CHUNK_MS
         left: list[Timed] = []
-        for timed in merge(rest, _timed(made.of(log), chunk * CHUNK)):
+        for timed in merge(rest, _timed(made.of(log), chunk * CHUNK_MS)):
             if timed[0] < end_ms:
                 yield timed
             else:
@@ -62,20 +63,20 @@ def _log(seed: int, settings: Settings, log: str) -> Iterator[Timed]:
         chunk += 1
 
 
-def _timed(raws: tuple[Raw, ...], first_second: int) -> list[Timed]:
+def _timed(raws: tuple[Raw, ...], first_ms: int) -> list[Timed]:
     """Each record with the clock of its log, as far as the records of this chunk advance it."""
-    clock_ms = START_MS + first_second * 1_000
-    far_ms = clock_ms + 100 * CHUNK * 1_000  # malformed records may have any time
+    clock_ms = START_MS + first_ms
+    far_ms = clock_ms + 100 * CHUNK_MS  # malformed records may have any time
     timed = []
     for number, raw in enumerate(raws):
         if raw.timestamp_ms is not None and raw.timestamp_ms < far_ms:
             clock_ms = max(clock_ms, raw.timestamp_ms)
-        timed.append((clock_ms, first_second * 1_000_000 + number, raw))
+        timed.append((clock_ms, first_ms * 1_000 + number, raw))
     return timed
 
 
 class Feed(threading.Thread):
-    """Appends the traffic of all tasks at *speed* queries a second and task, until stopped.
+    """Appends the traffic of all tasks until stopped, at *speed* seconds of event time a second.
 
     The traffic of the first *seconds* comes at once. Records that may not have arrived are sent
     again: the logs show which ones exist.
@@ -90,6 +91,7 @@ class Feed(threading.Thread):
         settings: Settings,
         speed: float,
         seed: int,
+        apart_ms: int,
         seconds: float = 0.0,
     ) -> None:
         super().__init__(name="feed", daemon=True)
@@ -100,7 +102,9 @@ class Feed(threading.Thread):
         self._streams: dict[Partition, Iterator[Timed]] = {
             (log, task): stream
             for task in range(n_tasks)
-            for log, stream in records(seed * 1_000_000 + task * 100_000, settings).items()
+            for log, stream in records(
+                seed * 1_000_000 + task * 100_000, settings, apart_ms=apart_ms
+            ).items()
         }
         self._heads = {partition: next(stream) for partition, stream in self._streams.items()}
         self._stopping, self._paused = threading.Event(), threading.Event()

@@ -15,7 +15,7 @@ from tests.kafka.world import World
 from tests.waiting import STOP_SECONDS
 
 SESSION_TIMEOUT_MS = 2_000
-SCRAPE_SECONDS = 0.5
+SCRAPE_SECONDS = 1.0
 MOST_FILES = 2_304
 """The requirement of `docs/capacity.md` for four tasks with snapshots."""
 ONLY_GROW = ("_total", "_bucket", "_count", "_sum")

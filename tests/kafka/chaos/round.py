@@ -27,7 +27,9 @@ N_WORKERS = 3
 N_TASKS = 4
 Lane = tuple[Output, int]
 SPEED = 15.0
-"""Queries per second and task, and seconds of event time per second."""
+"""Seconds of event time per second."""
+APART_MS = 1_000
+"""Event time between two queries of a task."""
 SETTINGS = Settings(
     retention_ms=300_000,
     maturity_ms=60_000,
@@ -103,14 +105,23 @@ class Round:
         broker: running; it is killed and started again.
         directory: for files of the workers.
         topic_prefix: unique to the round.
+        apart_ms: event time between two queries of a task.
     """
 
-    def __init__(self, broker: Broker, directory: Path, topic_prefix: str, *, seed: int) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        directory: Path,
+        topic_prefix: str,
+        *,
+        seed: int,
+        apart_ms: int = APART_MS,
+    ) -> None:
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         connection = Connection(broker.bootstrap)
         self._broker = broker
-        self._connection, self._seed = connection, seed
+        self._connection, self._seed, self._apart_ms = connection, seed, apart_ms
         self._world = World(connection, topic_prefix, n_tasks=N_TASKS, settings=SETTINGS)
         snapshots = directory / "snapshots"
         self._nodes = [
@@ -133,6 +144,7 @@ class Round:
             settings=SETTINGS,
             speed=SPEED,
             seed=seed,
+            apart_ms=self._apart_ms,
             seconds=seconds,
         )
 
