@@ -20,6 +20,10 @@ LONGEST_FIRST = ("kafka", "minutes", "brokers")
 
 ALONE = "alone"
 
+BROKERS = {"_mortal": ("own_broker", "interruptible"), "_secured": ("secured",)}
+"""Brokers of a process, with the fixtures of tests that use them. A start takes five seconds of CPU
+time, so files that use the same one follow each other."""
+
 
 class ByFile(LoadGroupScheduling):
     """Tests without a group go with their file: its fixtures are created once, and one message
@@ -39,6 +43,8 @@ class ByFile(LoadGroupScheduling):
 def put_into_groups(items: list[pytest.Item]) -> None:
     """Gives every test its group, if it needs one, and puts long tests before the others.
 
+    Of groups that take minutes, files that use the same broker follow each other.
+
     Of the others, files at the end of the alphabet are first, because they test whole workers.
     """
     files: dict[str, int] = {}
@@ -50,11 +56,18 @@ def put_into_groups(items: list[pytest.Item]) -> None:
             elif first_of(item, LONG) and is_alone(item):
                 item.add_marker(pytest.mark.xdist_group(file_of(item) if shares(item) else ALONE))
 
-    def turn(item: pytest.Item) -> tuple[int, int]:
-        group = group_of(item)
+    brokers: dict[tuple[str, str | None], int] = {}
+    for item in items:
+        for number, broker in enumerate(BROKERS):
+            if uses(item, broker):
+                brokers.setdefault((item.location[0], group_of(item)), number)
+
+    def turn(item: pytest.Item) -> tuple[int, int, int]:
+        file, group = item.location[0], group_of(item)
         if group in LONGEST_FIRST:
-            return LONGEST_FIRST.index(group), 0
-        return len(LONGEST_FIRST) + (group is None), files[item.location[0]]
+            number = brokers.get((file, group), len(BROKERS))
+            return LONGEST_FIRST.index(group), number, files[file]
+        return len(LONGEST_FIRST) + (group is None), 0, files[file]
 
     items.sort(key=turn)
 
@@ -63,6 +76,11 @@ def group_of(item: pytest.Item) -> str | None:
     """The name of the group of a test, if any."""
     mark = item.get_closest_marker("xdist_group")
     return None if mark is None else mark.args[0]
+
+
+def uses(item: pytest.Item, broker: str) -> bool:
+    """Whether a test uses this broker."""
+    return not {*BROKERS[broker]}.isdisjoint(item.fixturenames)
 
 
 def is_alone(item: pytest.Item) -> bool:

@@ -13,6 +13,7 @@ import pytest
 from evaluator.adapters.kafka import Connection
 from tests.kafka.authority import Authority
 from tests.kafka.broker import Broker, locked, tail_of
+from tests.spread import uses
 from tests.waiting import until
 
 _numbers = itertools.count(1)
@@ -106,11 +107,11 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """Stops a broker that the next file does not need: idle, it takes 4 % of a core."""
-    for name, broker in _BROKERS:
-        if nextitem is None or (
-            nextitem.path != item.path and name not in getattr(nextitem, "fixturenames", ())
-        ):
-            broker.stop()
+    if nextitem is None or nextitem.path != item.path:
+        its = [each for each in item.session.items if nextitem and each.path == nextitem.path]
+        for name, broker in _BROKERS:
+            if not any(uses(each, name) for each in its):
+                broker.stop()
 
 
 @pytest.fixture(scope="session")
