@@ -6,7 +6,7 @@ import pytest
 
 from tests.deploy.rules import World, expected_alert, steps, together
 
-FAULT = 70
+FAULT = 20
 MINUTES = FAULT + 70
 """The last ten minutes are more than an hour after the faults."""
 DURING, END = f"{FAULT + 59}m", f"{MINUTES}m"
