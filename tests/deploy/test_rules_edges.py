@@ -5,9 +5,9 @@ import yaml
 
 from tests.deploy.rules import GROUPS, World, expected_alert, only, promtool, steps, threshold
 
-N = 200
-FAULT = 100
-RESTART = 180
+N = 140
+FAULT = 40
+RESTART = 120
 """Minutes: the last hour is entirely after the fault, and has a restart of a process."""
 MOMENTS = (f"{RESTART - 5}m", f"{RESTART + 2}m", f"{N}m")
 
