@@ -19,6 +19,7 @@ MEMORY = Path("/dev/shm")
 """Place of temporary directories if it has room, so that stores and brokers need no disk."""
 MEMORY_NEEDED = 6 * 2**30
 TESTS = Path(__file__).parent
+LONGEST_ID = 300
 ALL_MARKED = (("kafka",), ("ecosystem",))
 """Folders whose tests all have the mark of that name."""
 
@@ -42,6 +43,13 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("tests")
     if MEMORY.is_dir() and _room_in_memory() > MEMORY_NEEDED:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Shortens the ids of long texts, which would go to other processes, and to the environment."""
+    if not isinstance(val, str | bytes) or len(val) <= LONGEST_ID:
+        return None
+    return f"{val[:40]!a} and more, {len(val)}"
 
 
 @pytest.hookimpl(tryfirst=True)
