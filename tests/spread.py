@@ -48,28 +48,37 @@ def put_into_groups(items: list[pytest.Item]) -> None:
     Of the others, files at the end of the alphabet are first, because they test whole workers.
     """
     files: dict[str, int] = {}
-    for item in items:
-        files.setdefault(item.location[0], -len(files))
-        if group_of(item) is None:
-            if marker := first_of(item, ONE_PROCESS):
-                item.add_marker(pytest.mark.xdist_group(marker))
-            elif first_of(item, LONG) and is_alone(item):
-                item.add_marker(pytest.mark.xdist_group(file_of(item) if shares(item) else ALONE))
-
+    groups: dict[pytest.Item, str | None] = {}
     brokers: dict[tuple[str, str | None], int] = {}
     for item in items:
+        file, group = file_of(item), group_of(item)
+        if group is None and (group := own_group_of(item)):
+            item.add_marker(pytest.mark.xdist_group(group))
+        files.setdefault(file, -len(files))
+        groups[item] = group
         for number, broker in enumerate(BROKERS):
             if uses(item, broker):
-                brokers.setdefault((item.location[0], group_of(item)), number)
+                brokers.setdefault((file, group), number)
 
     def turn(item: pytest.Item) -> tuple[int, int, int]:
-        file, group = item.location[0], group_of(item)
+        file, group = file_of(item), groups[item]
         if group in LONGEST_FIRST:
             number = brokers.get((file, group), len(BROKERS))
             return LONGEST_FIRST.index(group), number, files[file]
         return len(LONGEST_FIRST) + (group is None), 0, files[file]
 
     items.sort(key=turn)
+
+
+def own_group_of(item: pytest.Item) -> str | None:
+    """The group of a test by its markers: of an expensive resource, or of long tests."""
+    names = {mark.name for mark in item.iter_markers()}
+    for name in ONE_PROCESS:
+        if name in names:
+            return name
+    if names.isdisjoint(LONG) or not is_alone(item):
+        return None
+    return file_of(item) if shares(item) else ALONE
 
 
 def group_of(item: pytest.Item) -> str | None:
@@ -96,7 +105,3 @@ def shares(item: pytest.Item) -> bool:
 
 def file_of(item: pytest.Item) -> str:
     return item.nodeid.split("::", 1)[0]
-
-
-def first_of(item: pytest.Item, markers: tuple[str, ...]) -> str | None:
-    return next((each for each in markers if item.get_closest_marker(each)), None)
