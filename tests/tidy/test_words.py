@@ -17,7 +17,7 @@ FORBIDDEN = {
     ),
     "a path of one machine": r"(?<![\w.$}>)-])/(?:wor[k]|roo[t]|hom[e]|tm[p]|User[s])/",
     "an address with a password": r"://[^/\s:@]+:[^/\s@]+@",
-    "a number in a tracker": r"(?i)\bissue[s]? #?\d",
+    "a number in a tracker": r"\b[Ii](?i:ssue[s]?) #?\d",
     "a note to oneself": r"\b(?:TOD[O]|FIXM[E]|XX[X]|HAC[K])\b",
     "a document that is not in the tree": r"\b(?:DESIG[N]|INTERFAC[E]|HOTPAT[H]|HOUS[E])\b",
 }
@@ -38,13 +38,18 @@ def texts():
     return found
 
 
+def with_any_beginning(pattern):
+    """Finds more than *pattern*, and sooner, as it begins with letters that can be looked for."""
+    return re.compile(re.sub(r"^\\b|^\(\?<!\[.*?\]\)", "", pattern))
+
+
 @pytest.mark.parametrize("what", FORBIDDEN)
 def test_no_file_contains(what):
-    pattern = re.compile(FORBIDDEN[what])
+    pattern, quick = re.compile(FORBIDDEN[what]), with_any_beginning(FORBIDDEN[what])
     found = [
         f"{name}:{number}: {line.strip()[:100]}"
         for name, text in texts()
-        if name not in EXEMPT and pattern.search(text)
+        if name not in EXEMPT and quick.search(text) and pattern.search(text)
         for number, line in enumerate(text.splitlines(), start=1)
         if pattern.search(line)
     ]
@@ -66,6 +71,7 @@ def test_no_file_contains(what):
 def test_the_patterns_find_their_examples(what, line):
     pattern = re.compile(FORBIDDEN[what])
     assert pattern.search(line.replace("~", ""))
+    assert with_any_beginning(FORBIDDEN[what]).search(line.replace("~", ""))
     assert not pattern.search("an honest line in docs/work/notes.md")
 
 
