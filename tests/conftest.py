@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import importlib
+import itertools
 import os
 import re
 import shutil
@@ -20,6 +21,7 @@ MEMORY = Path("/dev/shm")
 MEMORY_NEEDED = 6 * 2**30
 TESTS = Path(__file__).parent
 LONGEST_ID = 300
+DIRECTORIES = itertools.count()
 ALL_MARKED = (("kafka",), ("ecosystem",))
 """Folders whose tests all have the mark of that name."""
 
@@ -95,6 +97,13 @@ def pytest_collection(session: pytest.Session):
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.fixture
+def tmp_path(request, tmp_path_factory):
+    """An empty directory. That of pytest looks for an unused name in the list of all of them."""
+    name = re.sub(r"\W", "_", request.node.name)[:30]
+    return tmp_path_factory.mktemp(f"{name}_{next(DIRECTORIES)}", numbered=False)
 
 
 @pytest.hookimpl(tryfirst=True, optionalhook=True)
