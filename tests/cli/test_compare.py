@@ -65,10 +65,10 @@ def out(tmp_path, replayed_once):
 
 @pytest.fixture
 def ask(capsys):
-    """Exit code, stdout and stderr of a comparison."""
+    """Exit code, stdout and stderr of a comparison, with few resamples if none are given."""
 
     def run(*arguments):
-        code = main(["compare", *map(str, arguments)])
+        code = main(["compare", "--resamples=500", *map(str, arguments)])
         return code, *capsys.readouterr()
 
     return run
