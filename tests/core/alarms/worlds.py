@@ -1,5 +1,8 @@
 """Small series: the same queries in each hour, in one tick, each with a trace of its own."""
 
+from copy import deepcopy
+from functools import cache
+
 from evaluator.core.alarms.rules import AlarmRules
 from evaluator.core.alarms.series import AlarmSeries
 from evaluator.core.alarms.ticks import HOUR_MS, first_hour_of, week_of
@@ -31,7 +34,16 @@ def feed(series, hours, value_of, n=100):
 
 def watched(weeks=3, value=0.5, kind="own", rules=None, **more):
     """A series after this many equal weeks, and the first hour after them."""
-    series = AlarmSeries(kind, rules or AlarmRules(max_series=1), **more)
     end = FIRST + 168 * weeks
+    if not callable(value) and rules is None and not more:
+        return deepcopy(_after_equal_weeks(end, value, kind)), end
+    series = AlarmSeries(kind, rules or AlarmRules(max_series=1), **more)
     assert not feed(series, range(FIRST, end), value)
     return series, end
+
+
+@cache
+def _after_equal_weeks(end, value, kind):
+    series = AlarmSeries(kind, AlarmRules(max_series=1))
+    assert not feed(series, range(FIRST, end), value)
+    return series
