@@ -6,11 +6,13 @@ import sys
 
 import pytest
 
-from tests.repeats import repeated
+from tests.repeats import IS_QUICK, repeated
 from tests.simulation.world import Simulation, digest
 
 FIRST_SEED = 1
 WORLDS_PER_PART = 8
+FINDING = (1, 2, 3, 7)
+"""Of the first part, the seeds that find broken protections first (tests/README.md)."""
 
 
 def finished_world(seed):
@@ -29,7 +31,7 @@ def finished_world(seed):
 @pytest.mark.parametrize("part", repeated(12, quick=1))
 def test_no_fault_changes_outputs_or_counts(part):
     first = FIRST_SEED + part * WORLDS_PER_PART
-    for seed in range(first, first + WORLDS_PER_PART):
+    for seed in FINDING if IS_QUICK else range(first, first + WORLDS_PER_PART):
         finished_world(seed)
 
 
