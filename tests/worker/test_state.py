@@ -21,14 +21,14 @@ from evaluator.wire.state import checkpoint
 from evaluator.wire.state import task_rows as wire
 from evaluator.wire.state.task_rows import StateDamaged
 from evaluator.worker import loop
-from tests.repeats import first_quick, repeated
+from tests.repeats import first_quick, repeated, sized
 from tests.waiting import finished
 from tests.worker.harness import GROUP, WorkerHarness, counted, totals
 from tests.worker.traffic import traffic
 
 ROOT = Path(__file__).parents[2]
 SLOW = pytest.mark.slow
-N_QUERIES = 24
+N_QUERIES = sized(24, quick=16)
 LITTLE_MEMORY = {"memory_tier_bytes": 20_000, "max_poll_records": 20}
 
 

@@ -13,7 +13,7 @@ from tests.repeats import sized
 LONG_AGO_MS = 1_000_000_000_000
 """A time so far behind every wall clock that no heartbeat is appended."""
 
-N_QUERIES = sized(60, quick=24)
+N_QUERIES = sized(60, quick=16)
 
 SETTINGS = Settings(
     retention_ms=60_000,
