@@ -10,7 +10,7 @@ from tests.repeats import in_shares
 N_LISTS = 2_000
 """Lists for each comparison: a share of them in the quick set, the rest in the full one."""
 
-SHARES = in_shares(N_LISTS, quick=1_000)
+SHARES = in_shares(N_LISTS, quick=500)
 BATCH = 1_000
 SIZES = (1, 1, 2, 3, 5, 8, 9, 20, 20, 33)
 EXACTLY = 2**-40  # values are rounded to multiples of this

@@ -23,7 +23,7 @@ OURS_BY_THEIRS = {
     "success_10": "hit@10",
 }
 THEIRS = {"recip_rank", "map", "map_cut.5,100", "ndcg", "ndcg_cut.1,10,500", "success.1,3,10"}
-N_QUERIES = sized(3_000, quick=1_000)
+N_QUERIES = sized(3_000, quick=500)
 BATCH = 500
 pytestmark = pytest.mark.xdist_group("trec_eval")  # compared once, for all measures
 

@@ -58,9 +58,9 @@ async def demo(reader: Reader, worker: asyncio.Task[None], n_queries: int, **opt
 async def test_all_messages_are_appended_and_committed_before_the_report():
     reader = Reader(per_turn=100)
     worker = asyncio.create_task(reader.work())
-    (text,) = await demo(reader, worker, 1_000)
+    (text,) = await demo(reader, worker, 300)
     worker.cancel()
-    assert reader.committed == len(reader.appended) == len(list(DemoWorld(1, n_queries=1_000)))
+    assert reader.committed == len(reader.appended) == len(list(DemoWorld(1, n_queries=300)))
     assert "http://127.0.0.1:9464/" in text
     assert "Too few queries have settled" in text
 
