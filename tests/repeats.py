@@ -18,21 +18,27 @@ def sized(n: int, *, quick: int) -> int:
 
 def in_shares(n: int, *, quick: int) -> list:
     """*n* as two parameters that add up to it: *quick*, and the rest, left to `make test`."""
-    return [pytest.param(quick), pytest.param(n - quick, marks=pytest.mark.slow)]
+    return [pytest.param(quick), *left_out(pytest.param(n - quick, marks=pytest.mark.slow))]
 
 
 def repeated(times: int, *, quick: int) -> list:
     """Parameters 0 .. times - 1; those from *quick* on are left to `make test`."""
-    slow = pytest.mark.slow
-    return [pytest.param(part, marks=slow if part >= quick else ()) for part in range(times)]
+    rest = (pytest.param(part, marks=pytest.mark.slow) for part in range(quick, times))
+    return [*map(pytest.param, range(quick)), *(left_out(*rest) if quick else rest)]
 
 
 def first_quick(*cases: object) -> list:
     """Parameters of which the first is in the quick set; the others are left to `make test`."""
+    first, *rest = (case if isinstance(case, tuple) else (case,) for case in cases)
     return [
-        pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=slow_if(number > 0))
-        for number, case in enumerate(cases)
+        pytest.param(*first),
+        *left_out(*(pytest.param(*case, marks=pytest.mark.slow) for case in rest)),
     ]
+
+
+def left_out(*cases: object) -> tuple:
+    """The slow ones of the parameters: in the quick set none, so that they are not collected."""
+    return () if IS_QUICK else cases
 
 
 def slow_in_file_if(condition: bool) -> tuple:
