@@ -5,6 +5,7 @@ import gzip
 import os
 import subprocess
 import sys
+from functools import cache
 
 import cramjam
 import pytest
@@ -281,16 +282,21 @@ BIG = b"".join(
 )
 
 
+@cache
+def encoded(encoding):
+    return ENCODINGS[encoding](BIG)
+
+
 @pytest.mark.parametrize("encoding", ENCODINGS)
 async def test_a_file_of_many_blocks_is_read_completely(write, encoding):
-    directory = write(f"rankings.ndjson{encoding}", ENCODINGS[encoding](BIG))
+    directory = write(f"rankings.ndjson{encoding}", encoded(encoding))
     assert await values(directory) == BIG.splitlines()
 
 
 @pytest.mark.parametrize("encoding", [".gz", ".zst"])
 @pytest.mark.parametrize("damage", first_quick("cut off", "empty", "no stream", "garbage behind"))
 async def test_a_damaged_stream_is_refused_with_file_and_place(write, encoding, damage):
-    whole = ENCODINGS[encoding](BIG)
+    whole = encoded(encoding)
     content = {
         "cut off": whole[: len(whole) // 2],
         "empty": b"",
@@ -339,7 +345,7 @@ async def test_an_unsupported_compression_is_named(write):
 
 
 async def test_a_flipped_bit_in_gzip_is_found(write):
-    content = bytearray(ENCODINGS[".gz"](BIG))
+    content = bytearray(encoded(".gz"))
     content[-6] ^= 1  # in the checksum at the end
     with pytest.raises(SourceUnusable, match="damaged"):
         await values(write("rankings.ndjson.gz", bytes(content)))
@@ -347,7 +353,7 @@ async def test_a_flipped_bit_in_gzip_is_found(write):
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 async def test_reading_can_be_stopped_early(write, encoding):
-    directory = write(f"rankings.ndjson{encoding}", ENCODINGS[encoding](BIG))
+    directory = write(f"rankings.ndjson{encoding}", encoded(encoding))
     source = FileRange(directory)
     await source.open()
     reading = source.read("rankings", 0, 0, UNKNOWN_END, max_records=10)
@@ -359,11 +365,9 @@ async def test_reading_can_be_stopped_early(write, encoding):
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 async def test_progress_in_bytes_ends_at_the_size_of_the_files(write, encoding):
-    source = FileRange(write(f"rankings.ndjson{encoding}", ENCODINGS[encoding](BIG)))
+    source = FileRange(write(f"rankings.ndjson{encoding}", encoded(encoding)))
     await source.open()
     assert source.bytes_read == 0
     async for _ in source.read("rankings", 0, 0, UNKNOWN_END, max_records=5000):
         assert source.bytes_read <= source.size_bytes([("rankings", 0)])
-    assert (
-        source.bytes_read == source.size_bytes([("rankings", 0)]) == len(ENCODINGS[encoding](BIG))
-    )
+    assert source.bytes_read == source.size_bytes([("rankings", 0)]) == len(encoded(encoding))
