@@ -35,11 +35,9 @@ def test_the_modules_of_the_package_are_found():
     assert sum(1 for path in modules() for _ in functions(path)) > 30
 
 
-def test_a_module_and_its_functions_are_short(subtests):
-    for path in modules():
-        with subtests.test(path=path):
-            too_long = {name: length for name, length in long_ones(path) if name not in EXCEPTIONS}
-            assert not too_long
+def test_a_module_and_its_functions_are_short():
+    found = (each for path in modules() for each in long_ones(path))
+    assert not {name: length for name, length in found if name not in EXCEPTIONS}
 
 
 def test_a_constructor_has_few_parameters():
