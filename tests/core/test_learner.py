@@ -248,7 +248,7 @@ def test_only_the_initial_weights_are_published_before_the_warm_up():
 @pytest.mark.parametrize("bad", first_quick(np.nan, np.inf, -np.inf))
 def test_non_finite_values_freeze_the_learner_without_other_changes(loss, mode, scale, bad):
     learner = Learner(loss=loss, label_mode=mode, scale=scale)
-    before = learned(learner, random_groups(60))
+    before = learned(learner, random_groups(60), batch=20)
     good, broken = random_groups(2, seed=5)
     broken.features[0, 2] = bad
     frozen, losses = step(learner, before, padded([good, broken], 4))
