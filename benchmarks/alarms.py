@@ -8,7 +8,7 @@ computed by the evaluator; windows are computed for all runs together, and
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -218,19 +218,31 @@ def sums_of(
 
 
 def run(
-    world: World, rate: float, weeks: int, drop_of: FloatArray | None, *, n_runs: int, seed: int
+    worlds: Sequence[World],
+    rate: float,
+    weeks: int,
+    drops: Sequence[FloatArray] | None,
+    *,
+    n_runs: int,
+    seed: int,
 ) -> Runs:
-    """All runs of a world, with `drop_of` `[n_runs, n_ticks]` below its level."""
+    """*n_runs* runs of each world, in the order of the worlds, which have one kind and budget.
+
+    Each of *drops* `[n_runs, n_ticks]` is below the level of its world.
+    """
     ticks = weeks * 7 * TICKS_PER_DAY
-    runs = Runs(ticks // 4, n_runs, AlarmRules(max_series=world.series), world.kind != "pair")
-    columns = np.zeros((n_runs, 5, ticks), np.int64)
-    for number in range(n_runs):
-        rng = np.random.default_rng([seed, number])
-        level = world.level(rng, ticks)
-        if drop_of is not None:
-            level = level - drop_of[number]
-        columns[number] = sums_of(world, rate, level, rng)
-    first = (WARM_UP_WEEKS if drop_of is None else DELAY_WARM_UP_WEEKS) * 7 * TICKS_PER_DAY
+    ((kind, series),) = {(world.kind, world.series) for world in worlds}
+    n_all = len(worlds) * n_runs
+    runs = Runs(ticks // 4, n_all, AlarmRules(max_series=series), kind != "pair")
+    columns = np.zeros((n_all, 5, ticks), np.int64)
+    for place, world in enumerate(worlds):
+        for number in range(n_runs):
+            rng = np.random.default_rng([seed, number])
+            level = world.level(rng, ticks)
+            if drops is not None:
+                level = level - drops[place][number]
+            columns[place * n_runs + number] = sums_of(world, rate, level, rng)
+    first = (WARM_UP_WEEKS if drops is None else DELAY_WARM_UP_WEEKS) * 7 * TICKS_PER_DAY
     follow(runs, columns, first)
     return runs
 
@@ -350,29 +362,48 @@ DROPS = {
 """Worlds with a drop that begins at a random time of the ninth week."""
 
 
-def false_alarms(world: World, rate: float, *, n_runs: int, seed: int, weeks: int = 12) -> float:
-    """Alarms in 30 days of a world without a drop."""
-    runs = run(world, rate, weeks, None, n_runs=n_runs, seed=seed)
+def false_alarms(
+    worlds: Sequence[World], rate: float, *, n_runs: int, seed: int, weeks: int = 12
+) -> list[float]:
+    """Alarms in 30 days of each world without a drop."""
+    runs = run(worlds, rate, weeks, None, n_runs=n_runs, seed=seed)
     days = (weeks - WARM_UP_WEEKS) * 7 * n_runs
-    return sum(on for _, _, on in runs.events) * 30 / days
+    begun = [number // n_runs for number, _, on in runs.events if on]
+    return [begun.count(place) * 30 / days for place in range(len(worlds))]
 
 
-def delays(drop: Drop, rate: float, *, n_runs: int, seed: int) -> FloatArray:
-    """Hours from the first worse tick to the alarm, by run; infinite beyond 21 days."""
+def delays(drops: Sequence[Drop], rate: float, *, n_runs: int, seed: int) -> list[FloatArray]:
+    """Hours from the first worse tick to the alarm, by drop and run; infinite beyond 21 days.
+
+    The worlds of the drops have one kind and budget.
+    """
     weeks = DELAY_WARM_UP_WEEKS + 1 + TOLD_DAYS // 7
     ticks = weeks * 7 * TICKS_PER_DAY
     begins = np.random.default_rng(seed).integers(0, 672, n_runs) + DELAY_WARM_UP_WEEKS * 672
     after = np.arange(ticks) - begins[:, None]
-    size = np.where(after >= 0, drop.size * (after / 672 if drop.per_week else 1), 0.0)
-    found = run(drop.world, rate, weeks, size, n_runs=n_runs, seed=seed)
-    told = np.full(n_runs, np.inf)
+    sizes = [
+        np.where(after >= 0, drop.size * (after / 672 if drop.per_week else 1), 0.0)
+        for drop in drops
+    ]
+    worlds = [drop.world for drop in drops]
+    found = run(worlds, rate, weeks, sizes, n_runs=n_runs, seed=seed)
+    begins = np.tile(begins, len(drops))
+    told = np.full(len(begins), np.inf)
     for number, tick, on in found.events:
         if on and tick > begins[number] and np.isinf(told[number]):
             told[number] = (tick - begins[number]) / 4
     for number, tick, on in found.events:  # an alarm that was on before does not count
         if on and tick <= begins[number]:
             told[number] = np.nan
-    return np.where(told > TOLD_DAYS * 24, np.inf, told)
+    return list(np.where(told > TOLD_DAYS * 24, np.inf, told).reshape(len(drops), n_runs))
+
+
+def together(drops: Mapping[str, Drop]) -> list[dict[str, Drop]]:
+    """The drops whose worlds have one kind and budget, which can be computed together."""
+    found: dict[tuple[str, int], dict[str, Drop]] = {}
+    for name, drop in drops.items():
+        found.setdefault((drop.world.kind, drop.world.series), {})[name] = drop
+    return list(found.values())
 
 
 def most_of(bar: float) -> float:
@@ -387,35 +418,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="rows that contain this text")
     options = parser.parse_args(arguments)
+    more = {"n_runs": options.runs, "seed": options.seed}
     missed = []
     rows = []
-    for name, world in NO_DROP.items():
-        if options.only in name:
-            found = [
-                false_alarms(world, rate, n_runs=options.runs, seed=options.seed) for rate in RATES
-            ]
-            rows.append([name, *(f"{of:.2f}" for of in found)])
-            print(rows[-1], file=sys.stderr)
-            missed += [f"{name}: {of:.2f}" for of in found if of > MOST_FALSE]
+    worlds = {name: world for name, world in NO_DROP.items() if options.only in name}
+    alarms = [false_alarms([*worlds.values()], rate, **more) for rate in RATES] if worlds else []
+    for name, found in zip(worlds, zip(*alarms, strict=True), strict=True):
+        rows.append([name, *(f"{of:.2f}" for of in found)])
+        print(rows[-1], file=sys.stderr)
+        missed += [f"{name}: {of:.2f}" for of in found if of > MOST_FALSE]
     heads = [f"{rate}/s" for rate in RATES]
     print(format_table(["false alarms in 30 days", *heads], rows))
     rows = []
-    for name, drop in DROPS.items():
-        if options.only not in name:
-            continue
-        cells = []
-        for rate, bar in zip(RATES, drop.bars, strict=True):
-            if np.isnan(bar):
-                cells.append("-")
+    drops = {name: drop for name, drop in DROPS.items() if options.only in name}
+    cells: dict[str, list[str]] = {name: [] for name in drops}
+    for place, rate in enumerate(RATES):
+        with_bar = {name: drop for name, drop in drops.items() if not np.isnan(drop.bars[place])}
+        hours_by_name = {
+            name: told
+            for group in together(with_bar)
+            for name, told in zip(group, delays([*group.values()], rate, **more), strict=True)
+        }
+        for name, drop in drops.items():
+            if name not in hours_by_name:
+                cells[name].append("-")
                 continue
-            told = delays(drop, rate, n_runs=options.runs, seed=options.seed)
+            told = hours_by_name[name]
             told = told[~np.isnan(told)]
             median = float(np.median(told))
-            cells.append(f"{median:.2f} ({np.isfinite(told).mean():.0%})")
-            if median > most_of(bar):
-                missed.append(f"{name} at {rate}/s: {median:.2f} h instead of {bar}")
-        rows.append([name, *cells])
-        print(rows[-1], file=sys.stderr)
+            cells[name].append(f"{median:.2f} ({np.isfinite(told).mean():.0%})")
+            if median > most_of(drop.bars[place]):
+                missed.append(f"{name} at {rate}/s: {median:.2f} h instead of {drop.bars[place]}")
+    rows = [[name, *of] for name, of in cells.items()]
     print(format_table(["median delay in hours (share told)", *heads], rows))
     for each in missed:
         print(f"missed: {each}")

@@ -14,6 +14,7 @@ from benchmarks.alarms import (
     delays,
     false_alarms,
     most_of,
+    together,
 )
 from evaluator.core.alarms.rules import AlarmRules
 from evaluator.core.alarms.series import AlarmSeries
@@ -58,18 +59,32 @@ def test_runs_computed_together_have_the_events_of_each_series():
     assert not all(on for _, _, on in events)
 
 
+@pytest.fixture(scope="module")
+def false_alarms_by_world():
+    found = false_alarms([*NO_DROP.values()], 0.1, n_runs=10, seed=3, weeks=6)
+    return dict(zip(NO_DROP, found, strict=True))
+
+
+@pytest.fixture(scope="module")
+def hours_by_drop():
+    return {
+        name: hours
+        for group in together(DROPS)
+        for name, hours in zip(group, delays([*group.values()], 1.0, n_runs=8, seed=1), strict=True)
+    }
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NO_DROP)
-def test_a_world_without_a_drop_has_few_false_alarms(name):
-    assert false_alarms(NO_DROP[name], 0.1, n_runs=10, seed=3, weeks=6) <= MOST_FALSE
+def test_a_world_without_a_drop_has_few_false_alarms(false_alarms_by_world, name):
+    assert false_alarms_by_world[name] <= MOST_FALSE
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DROPS)
-def test_a_drop_is_found_in_time(name):
+def test_a_drop_is_found_in_time(hours_by_drop, name):
     """Medians of few runs; a decay of 0.02 a week is found within ten days in each of them."""
-    drop = DROPS[name]
-    found = delays(drop, 1.0, n_runs=8, seed=1)
+    drop, found = DROPS[name], hours_by_drop[name]
     found = found[~np.isnan(found)]  # an alarm was on before
     assert len(found) > 5
     assert np.median(found) <= most_of(drop.bars[RATES.index(1.0)])
