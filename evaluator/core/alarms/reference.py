@@ -80,14 +80,16 @@ def variance_of(total: Sums, mean: float) -> float:
 def fit(weeks: Mapping[int, Week], rules: AlarmRules) -> Reference:
     """The reference from two or more weeks with queries, by number, oldest first."""
     listed = list(weeks.values())
-    profile, mean = profile_of(listed)
+    columns = [_columns_of(week) for week in listed]
+    profile, mean = _profile_of(columns)
     total = total_of(sums for week in listed for sums in week)
     variance = max(MIN_VARIANCE, variance_of(total, mean))
     residuals: list[float] = []
-    for place, week in enumerate(listed):
-        others, _ = profile_of([*listed[:place], *listed[place + 1 :]])
-        residuals += [sums.value - sums.queries * m for sums, m in zip(week, others, strict=True)]
-    counts = [sums.queries for week in listed for sums in week]
+    for place, (counts, values) in enumerate(columns):
+        others, _ = _profile_of([*columns[:place], *columns[place + 1 :]])
+        triples = zip(values, counts, others, strict=True)
+        residuals += [value - n * m for value, n, m in triples]
+    counts = [n for week in columns for n in week.counts]
     betas, spreads = _spreads(residuals, counts, variance, rules)
     return Reference(tuple(profile), mean, variance, betas, spreads, tuple(weeks))
 
@@ -98,6 +100,21 @@ def profile_of(weeks: Sequence[Week]) -> tuple[list[float], float]:
     The sum of mean, day of the week and hour of the day, and of the rest as much as even and odd
     weeks agree on.
     """
+    return _profile_of([_columns_of(week) for week in weeks])
+
+
+class _Columns(NamedTuple):
+    """Queries, and the sum of their values, by hour of a week."""
+
+    counts: list[int]
+    values: list[float]
+
+
+def _columns_of(week: Week) -> _Columns:
+    return _Columns([sums.queries for sums in week], [sums.value for sums in week])
+
+
+def _profile_of(weeks: Sequence[_Columns]) -> tuple[list[float], float]:
     parts = _parts_of(weeks, None)
     if len(weeks) == 1:
         return parts.additive, parts.mean
@@ -116,30 +133,29 @@ class _Parts(NamedTuple):
     rest: list[float]
 
 
-def _parts_of(weeks: Sequence[Week], mean: float | None) -> _Parts:
+def _parts_of(weeks: Sequence[_Columns], mean: float | None) -> _Parts:
     """Mean (or *mean*), effects of days and hours, and the rest of each cell."""
-    cells = list(zip(*weeks, strict=True))
-    counts = [sum(sums.queries for sums in cell) for cell in cells]
-    values = [fsum(sums.value for sums in cell) for cell in cells]
+    counts = [sum(cell) for cell in zip(*(week.counts for week in weeks), strict=True)]
+    values = [fsum(cell) for cell in zip(*(week.values for week in weeks), strict=True)]
     mu = fsum(values) / sum(counts) if mean is None else mean
     residuals = [value - n * mu for value, n in zip(values, counts, strict=True)]
     hours = range(WEEK_HOURS)
     by_day = [
-        _mean(residuals, counts, range(DAY_HOURS * day, DAY_HOURS * (day + 1)))
+        _mean(residuals, counts, slice(DAY_HOURS * day, DAY_HOURS * (day + 1)))
         for day in range(WEEK_DAYS)
     ]
     residuals = [residuals[i] - counts[i] * by_day[i // DAY_HOURS] for i in hours]
     by_hour = [
-        _mean(residuals, counts, range(hour, WEEK_HOURS, DAY_HOURS)) for hour in range(DAY_HOURS)
+        _mean(residuals, counts, slice(hour, WEEK_HOURS, DAY_HOURS)) for hour in range(DAY_HOURS)
     ]
     additive = [mu + by_day[i // DAY_HOURS] + by_hour[i % DAY_HOURS] for i in hours]
     rest = [values[i] / counts[i] - additive[i] if counts[i] else 0.0 for i in hours]
     return _Parts(mu, additive, rest)
 
 
-def _mean(residuals: Sequence[float], counts: Sequence[int], cells: range) -> float:
-    n = sum(counts[i] for i in cells)
-    return fsum(residuals[i] for i in cells) / n if n else 0.0
+def _mean(residuals: Sequence[float], counts: Sequence[int], cells: slice) -> float:
+    n = sum(counts[cells])
+    return fsum(residuals[cells]) / n if n else 0.0
 
 
 class _Spread(NamedTuple):
