@@ -172,31 +172,35 @@ class Naive:
             tau2=dict.fromkeys((1, 6, 24, 168), floor * floor),
         )
 
-    def lack(self, h, ref):
-        n, V, *_ = self.hour(h)
+    def lack(self, h, of, ref):
+        n, V, *_ = of
         return V / 2**40 - n * ref["m"][(h - 96) % 168]
 
-    def too_few_hours(self, hours, sums):
-        n = [sums[k][0] for k in hours]
-        gone = sum([k in self.out or k in self.announced for k in hours])
-        return gone > len(hours) / 2 or 6 * sum(n) ** 2 < sum([k * k for k in n]) * len(hours)
+    def too_few_hours(self, n, gone):
+        few = 6 * sum(n) ** 2 < sum([k * k for k in n]) * len(n)
+        return few or sum(gone) > len(gone) / 2
 
     def looks(self, h, ref):
-        sums = {k: self.hour(k) for k in range(h - 191, h + 1)}
-        lacks = {k: self.lack(k, ref) for k in sums}
+        span = range(h - 191, h + 1)
+        sums = [self.hour(k) for k in span]
+        lacks = [self.lack(k, of, ref) for k, of in zip(span, sums, strict=True)]
+        counts = [of[0] for of in sums]
+        gone = [k in self.out or k in self.announced for k in span]
         for w in (1, 6, 24, 168):
-            hours = range(max(h - w, self.begin(h)) + 1, h + 1)
-            n = sum([sums[k][0] for k in hours])
-            if n == 0 or self.chance(hours, n, ref) > SE2 or self.too_few_hours(hours, sums):
+            of = slice(max(h - w, self.begin(h)) + 1 - span[0], len(span))
+            n = sum(counts[of])
+            if n == 0 or self.chance(span[of], n, ref) > SE2:
                 continue
-            D = fsum([lacks[k] for k in hours]) / n
-            day = range(h - w - 23, h - w + 1)
-            n_day = sum([sums[k][0] for k in day])
+            if self.too_few_hours(counts[of], gone[of]):
+                continue
+            D = fsum(lacks[of]) / n
+            day = slice(len(span) - w - 24, len(span) - w)
+            n_day = sum(counts[day])
             P = 0.0
-            if n_day and not self.too_few_hours(day, sums):
-                P = fsum([lacks[k] for k in day]) / n_day
+            if n_day and not self.too_few_hours(counts[day], gone[day]):
+                P = fsum(lacks[day]) / n_day
             C = D - ref["beta"][w] * P
-            sd = sqrt(self.chance(hours, n, ref) + ref["tau2"][w] + self.moved)
+            sd = sqrt(self.chance(span[of], n, ref) + ref["tau2"][w] + self.moved)
             looks = 4 * self.series * 3 * 24 * self.budget
             z = round(-NormalDist().inv_cdf(w / looks), 4)
             if self.kind not in ("pair", "variants"):
@@ -205,13 +209,13 @@ class Naive:
                 g = max(0, 2 * mu - 1) / sqrt(v) * sqrt(ref["s2"] / n / v)
                 g *= (sqrt(ref["s2"] / n) / sd) ** 3
                 z = z + (z * z - 1) * g / 6
-            yield w, C, sd, z, n, self.observed(hours, n, C, sums)
+            yield w, C, sd, z, n, self.observed(n, C, sums[of])
 
     def chance(self, hours, n, ref):
         return ref["s2"] / n
 
-    def observed(self, hours, n, change, sums):
-        return sum([sums[k][1] for k in hours]) / (n * 2**40)
+    def observed(self, n, change, sums):
+        return sum([of[1] for of in sums]) / (n * 2**40)
 
     def gone(self, h):
         return False
@@ -242,7 +246,7 @@ class Naive:
                 best, onset, total = None, None, 0.0
                 for k in range(h, h - 168 - w, -1):
                     if self.hour(k)[0]:
-                        total += -self.lack(k, ref) - self.hour(k)[0] * d / 2
+                        total += -self.lack(k, self.hour(k), ref) - self.hour(k)[0] * d / 2
                     elif self.kind == "variants":
                         continue
                     if best is None or total >= best:
@@ -267,7 +271,7 @@ class Naive:
         h, onset = (end - 1) // 3_600_000, self.alarm["onset"]
         hours = range(max(onset, h - 167), h + 1)
         n = sum(self.hour(k)[0] for k in hours)
-        level = fsum(self.lack(k, self.ref) for k in hours) / n
+        level = fsum(self.lack(k, self.hour(k), self.ref) for k in hours) / n
         steps = round(level * 2**20)
         level = steps / 2**20
         self.ref["m"] = [x + level for x in self.ref["m"]]
@@ -297,9 +301,9 @@ class Variants(Naive):
         return super().hour(h) if self.second.hours.get(h, none)[0] else none
 
     def s2(self, sums, h):
-        left = [k for k in range(h - 167, h + 1) if k not in self.out | self.announced]
-        last = [sums.hours.get(k, (0, 0, 0, 0, 0)) for k in left]
-        n, V, S, X, Y = (sum(of[k] for of in last) for k in range(5))
+        gone = self.out | self.announced
+        last = [sums.hours.get(k, (0,) * 5) for k in range(h - 167, h + 1) if k not in gone]
+        n, V, S, X, Y = (sum([of[k] for of in last]) for k in range(5))
         if n < 100:
             return None
         mu = V / 2**40 / n
@@ -317,18 +321,19 @@ class Variants(Naive):
             tau2=dict.fromkeys((1, 6, 24, 168), floor * floor),
         )
 
-    def lack(self, h, ref):
-        n, V, *_ = self.hour(h)
+    def lack(self, h, of, ref):
+        n, V, *_ = of
         if not n:
             return 0.0
         n2, V2, *_ = self.second.hours[h]
         return V / 2**40 - n / n2 * (V2 / 2**40)
 
     def chance(self, hours, n, ref):
-        both = [(self.hour(k)[0], self.second.hours[k][0]) for k in hours if self.hour(k)[0]]
+        of_hours = [(k, self.hour(k)[0]) for k in hours]
+        both = [(one, self.second.hours[k][0]) for k, one in of_hours if one]
         return ref["s2"] / n * (1 + fsum(ref["ratio"] * (a / b) * a for a, b in both) / n)
 
-    def observed(self, hours, n, change, sums):
+    def observed(self, n, change, sums):
         return change
 
     def gone(self, h):
