@@ -120,7 +120,7 @@ def look_at(
         if not n or _is_sparse(queries[:length], excluded[:length]):
             continue
         chance = reference.variance / n
-        if not reference.weeks:  # the expectation of past weeks does not vary
+        if ratio and not reference.weeks:  # the expectation of past weeks does not vary
             pairs = zip(shares[:length], queries, strict=False)
             chance *= 1 + fsum([ratio * share * of for share, of in pairs]) / n
         if chance > MAX_VARIANCE_OF_MEAN:
