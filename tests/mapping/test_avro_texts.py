@@ -227,9 +227,10 @@ def batch_of(tables, values, room):
 
 
 @pytest.mark.slow
-def test_no_mutant_causes_an_invalid_memory_access(tmp_path):
+@pytest.mark.xdist_group("texts_harness")  # built once
+def test_no_mutant_causes_an_invalid_memory_access(tmp_path_factory):
     chance = random.Random(3)
-    program = built(Path(__file__).with_name("texts_harness.c"), tmp_path)
+    program = built(Path(__file__).with_name("texts_harness.c"), tmp_path_factory.getbasetemp())
     sent = [np.ascontiguousarray(library.powers_of_five).tobytes()]
     for text in MAPPINGS * 30:
         tables = parts_of(text)[1].tables(7, ())

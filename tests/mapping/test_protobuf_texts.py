@@ -444,9 +444,10 @@ def test_clicks_of_several_rows_are_one_record_of_the_slow_path(parts_of):
 
 
 @pytest.mark.slow
-def test_no_mutant_causes_an_invalid_memory_access(tmp_path):
+@pytest.mark.xdist_group("texts_harness")  # built once
+def test_no_mutant_causes_an_invalid_memory_access(tmp_path_factory):
     chance = random.Random(3)
-    program = built(Path(__file__).with_name("texts_harness.c"), tmp_path)
+    program = built(Path(__file__).with_name("texts_harness.c"), tmp_path_factory.getbasetemp())
     sent = [np.ascontiguousarray(library.powers_of_five).tobytes()]
     for file, tree, kinds in random_cases(chance, 200):
         tables, _ = tables_of(file, ".shop.M0", tree)

@@ -1,17 +1,19 @@
 """Programs of the compiled part with sanitizers for addresses and undefined behaviour."""
 
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Final
 
 _FLAGS: Final = (
-    *("-std=c11", "-g", "-O1", "-Wall", "-Wextra", "-Werror"),
+    *("-std=c11", "-g1", "-O1", "-Wall", "-Wextra", "-Werror"),
     *("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
 )
 
 
+@cache
 def built(source: Path, folder: Path) -> Path:
-    """Builds the program of a C file."""
+    """Builds the program of a C file in a folder, once in a process; its traces name lines."""
     program = folder / "harness"
     subprocess.run(["cc", *_FLAGS, "-o", program, source], check=True)
     return program
