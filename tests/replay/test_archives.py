@@ -230,6 +230,7 @@ def reads_a_store(root, path, scheme, environment):
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("s3")  # its server is imported once
 def test_a_server_of_s3_is_read(root, tmp_path):
     with s3_server("archive", dict(objects_of(root / "logs", repeated=1))) as environment:
         reads_a_store(root, tmp_path, "s3", environment)

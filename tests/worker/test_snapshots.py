@@ -939,6 +939,7 @@ def keeps_snapshots(path: Path, scheme: str, environment: Mapping[str, str], fai
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("s3")  # its server is imported once
 def test_snapshots_are_kept_on_an_s3_server(tmp_path):
     with s3_server("snapshots") as environment:
         printed = keeps_snapshots(tmp_path, "s3", environment, "bucket does not exist")
