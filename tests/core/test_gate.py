@@ -401,6 +401,10 @@ def rarely_but_much(rng):
     return np.where(rng.random(RUNS) < 0.1, -0.9, 0.1)
 
 
+ITS_BLOCKS_ONCE = pytest.mark.xdist_group("gate")
+"""In one process, in which the traces that count are computed once for each preset."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("chance", [fair_coin, rarely_but_much])
 def test_an_equal_challenger_is_promoted_with_probability_at_most_alpha(chance):
@@ -418,6 +422,7 @@ def test_a_slightly_better_challenger_is_promoted_much_more_often():
 
 
 @pytest.mark.slow
+@ITS_BLOCKS_ONCE
 @pytest.mark.parametrize("preset", benchmark.PRESETS)
 def test_equal_challengers_in_benchmark_worlds_are_promoted_at_most_by_chance(preset):
     """2,000 runs; 1.7 alpha is alpha and three deviations of 2,000 coins of 0.01.
@@ -432,6 +437,7 @@ def test_equal_challengers_in_benchmark_worlds_are_promoted_at_most_by_chance(pr
 
 
 @pytest.mark.slow
+@ITS_BLOCKS_ONCE
 @pytest.mark.parametrize(
     ("preset", "world"),
     [
