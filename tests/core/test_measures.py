@@ -282,7 +282,7 @@ def measured(groups, **settings):
     )
 
 
-@pytest.mark.parametrize("part", repeated(5, quick=1))
+@pytest.mark.parametrize("part", repeated(3, quick=1))
 @pytest.mark.parametrize("what", SETTINGS)
 def test_values_do_not_depend_on_the_batch_they_are_measured_in(what, part):
     random, settings, n = Random(11 + part), SETTINGS[what], sized(40, quick=12)
