@@ -182,7 +182,7 @@ async def until_shared(harness, *workers):
 @pytest.mark.parametrize("kind", [MemorySource, SlowReleaseSource])
 async def test_workers_share_tasks_and_take_them_over(kind):
     harness = WorkerHarness(4)
-    whole = {task: traffic(task, n_queries=40) for task in range(4)}
+    whole = {task: traffic(task, n_queries=24) for task in range(4)}
     harness.append({t: each.part(0, 0.3) for t, each in whole.items()})
     first, second = (harness.worker(kind(harness.broker, group_id=GROUP)) for _ in "12")
     async with harness.working(first):
@@ -219,7 +219,7 @@ class GatedSource(MemorySource):
 
 async def test_a_task_handed_over_during_its_restore_is_restored_again():
     harness, gate = WorkerHarness(4), asyncio.Event()
-    harness.append({task: traffic(task, n_queries=40) for task in range(4)})
+    harness.append({task: traffic(task, n_queries=16) for task in range(4)})
     await harness.until_end()
     before = harness.outputs()
     for task in range(4):  # without its checkpoint a task is read again from its beginning
@@ -361,7 +361,7 @@ async def test_an_unfinished_rebuild_leaves_nothing_in_later_states(monkeypatch)
     """The next rebuild starts later, so it does not read the early judgments of the first one."""
     monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.0)
     harness = WorkerHarness(1)
-    whole = traffic(0, n_queries=400)
+    whole = traffic(0, n_queries=200)
     harness.append({0: whole.part(0, 0.3)})
     early, late = MemoryStateDirectory(), MemoryStateDirectory()
     await harness.until_end(states=early)

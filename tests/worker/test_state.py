@@ -376,10 +376,10 @@ async def test_a_store_that_stays_damaged_ends_the_worker():
 
 @pytest.mark.slow
 async def test_damage_found_during_a_rebuild_is_repaired():
-    harness = filled_harness(60)
+    harness = filled_harness(40)
     await run(harness, MemoryStateDirectory())  # leaves checkpoints, and no disk
-    append_rest(harness, 60)
-    logs = await run(harness, FailingDirectory(InjectedError(90, StateDamaged("met at last"))))
+    append_rest(harness, 40)
+    logs = await run(harness, FailingDirectory(InjectedError(60, StateDamaged("met at last"))))
     (line,) = quarantine(logs)
     assert line["reason"] == "met at last"
 
@@ -407,18 +407,18 @@ async def test_events_of_the_state_are_counted():
 # A store that was never complete
 
 
-@pytest.mark.parametrize("kill_at", [60, 80, 100])
+@pytest.mark.parametrize("kill_at", [40, 70])
 @pytest.mark.slow
 async def test_an_interrupted_rebuild_starts_again(kill_at):
     """With batches of another size, other rows would remain and be loaded at the end."""
-    harness = filled_harness(60)
+    harness = filled_harness(40)
     await run(harness, MemoryStateDirectory())  # leaves checkpoints, and no disk
     states = FailingDirectory(InjectedError(kill_at, StateUnusable("killed")))
     with pytest.raises(StateUnusable):
         await run(harness, states, max_poll_records=5)
     assert any(wire.HEAD not in store.all_rows("meta") for store in states.stores.values())
     await run(harness, states, max_poll_records=5_000)
-    append_rest(harness, 60)
+    append_rest(harness, 40)
     assert not quarantine(await run(harness, states, max_poll_records=50))
 
 
