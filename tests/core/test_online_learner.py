@@ -410,7 +410,7 @@ def experiment_with_worse_weights(queries, trust):
     return ends[0].status if ends else "undecided"
 
 
-@pytest.mark.parametrize("seed", repeated(3, quick=0))
+@pytest.mark.parametrize("seed", repeated(2, quick=0))
 def test_capped_unlisted_sources_cannot_promote_worse_weights(seed):
     queries = attacked(seed)
     capped = SourceWeights({"human": SourceRule()}, SourceRule(max_share=0.01))
