@@ -126,9 +126,9 @@ def test_full_batches_of_many_queries(part):
     check_crowd(FIRST_SEED + part)
 
 
-def check_crowd(seed: int) -> None:
+def check_crowd(seed: int, n_queries: int = 300) -> None:
     """All of the law for one world of many queries, between runs and against the oracle."""
-    world = crowd(Random(seed))
+    world = crowd(Random(seed), n_queries)
     runs = [read_whole(world, Random(10 * seed + n), expire=n != 2) for n in range(3)]
     for task in (world.judge(), world.judge(at_end=True)):
         for run in runs:
@@ -155,7 +155,7 @@ def test_buffer_sizes_do_not_change_results(monkeypatch, part):
     for seed in range(first, first + max(1, N_WORLDS // 40)):
         check_shrinking(seeded_world(seed), seed)
     if part == 1:
-        check_crowd(FIRST_SEED + 100)
+        check_crowd(FIRST_SEED + 100, 100)
 
 
 # -- a world too large for the rest --------------------------------------------------------------
