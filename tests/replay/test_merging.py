@@ -69,7 +69,7 @@ def shards(request, tmp_path_factory):
 
 
 @given(data=st.data())
-@hypothesis.settings(max_examples=examples(20), deadline=None)
+@hypothesis.settings(max_examples=examples(10), deadline=None)
 def test_a_merge_in_any_grouping_and_order_has_the_bytes_of_one_replay(
     shards, tmp_path_factory, data
 ):
