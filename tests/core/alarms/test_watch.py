@@ -142,11 +142,11 @@ def test_an_alarm_has_its_pair_where_the_share_of_judged_queries_is_not_watched(
     assert (context.pair, context.judged, context.usual_judged) == ("served-bm25", None, None)
 
 
-def test_a_pair_names_the_levels_of_its_rankers_if_both_are_watched(world, whole):
+def test_a_pair_names_the_levels_of_its_rankers_if_both_are_watched(small, whole):
     begun = {event.series: event for event in whole.events if event.name == "on"}
     assert begun[PAIR].alarm.carried_by == ()  # bm25 has no series
     both = replace(RULES, rankers=("served", "bm25"), objectives=())
-    events = watched(batches(world, 0), both).events
+    events = watched(batches(small, 0), both).events
     [german] = next(e for e in events if (e.name, e.series) == ("on", PAIR)).alarm.carried_by
     assert german[:2] == ("locale", "de")
     assert german.change == pytest.approx(-0.3, abs=0.02)  # the noise is that of both rankers
@@ -154,7 +154,7 @@ def test_a_pair_names_the_levels_of_its_rankers_if_both_are_watched(world, whole
         query._replace(units={"served": query.units["served"]} if "served" in query.units else {})
         if number % 2 == 0
         else query
-        for number, query in enumerate(world)
+        for number, query in enumerate(small)
     ]
     events = watched(batches(some, 0), both).events
     assert next(e for e in events if (e.name, e.series) == ("on", PAIR)).alarm.carried_by == ()
