@@ -5,6 +5,7 @@ import os
 import platform
 import subprocess
 import sys
+from functools import cache
 from math import log
 
 import msgspec
@@ -310,6 +311,12 @@ def every_way_to_learn():
                 yield pytest.param(loss, mode, optimizer, schedule, marks=marks)
 
 
+@cache
+def noisy_batches():
+    groups = random_groups(600, widths=(8, 12), noise=0.3)
+    return [padded(groups[first : first + 4], 4) for first in range(0, len(groups), 4)]
+
+
 @pytest.mark.parametrize(("loss", "mode", "optimizer", "schedule"), [*every_way_to_learn()])
 def test_the_learner_recovers_the_direction_of_a_linear_truth(loss, mode, optimizer, schedule):
     learner = Learner(
@@ -319,11 +326,10 @@ def test_the_learner_recovers_the_direction_of_a_linear_truth(loss, mode, optimi
         schedule=schedule,
         learning_rate=0.1 if schedule == "constant" else 1.0,
     )
-    groups = random_groups(600, widths=(8, 12), noise=0.3)
     state = learner.start((0.0,) * 4)
     for _ in range(2):
-        for first in range(0, len(groups), 4):
-            state, _ = step(learner, state, padded(groups[first : first + 4], 4))
+        for batch in noisy_batches():
+            state, _ = step(learner, state, batch)
     assert cosine(learner.snapshot(state), TRUTH) > 0.99
 
 
