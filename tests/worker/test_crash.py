@@ -361,7 +361,7 @@ async def test_an_unfinished_rebuild_leaves_nothing_in_later_states(monkeypatch)
     """The next rebuild starts later, so it does not read the early judgments of the first one."""
     monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.0)
     harness = WorkerHarness(1)
-    whole = traffic(0, n_queries=200)
+    whole = traffic(0, n_queries=400)
     harness.append({0: whole.part(0, 0.3)})
     early, late = MemoryStateDirectory(), MemoryStateDirectory()
     await harness.until_end(states=early)
