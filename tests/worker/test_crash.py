@@ -182,7 +182,7 @@ async def until_shared(harness, *workers):
 @pytest.mark.parametrize("kind", [MemorySource, SlowReleaseSource])
 async def test_workers_share_tasks_and_take_them_over(kind):
     harness = WorkerHarness(4)
-    whole = {task: traffic(task, n_queries=24) for task in range(4)}
+    whole = {task: traffic(task, n_queries=40) for task in range(4)}
     harness.append({t: each.part(0, 0.3) for t, each in whole.items()})
     first, second = (harness.worker(kind(harness.broker, group_id=GROUP)) for _ in "12")
     async with harness.working(first):
