@@ -156,7 +156,7 @@ def _by_size(lengths: IntArray) -> Iterator[IntArray]:
 
 
 def _in_parts(lengths: IntArray) -> Iterator[IntArray]:
-    """The same, up to `_CELLS` entries at a time."""
+    """As `_by_size`, up to `_CELLS` entries at a time."""
     for members in _by_size(lengths):
         step = max(1, _CELLS // int(lengths[members].max()))
         yield from (members[first : first + step] for first in range(0, len(members), step))
