@@ -26,8 +26,8 @@ from evaluator.wire.native.library import MessageTexts
 from evaluator.wire.records import Records
 
 _SLICE_ROWS: Final = 2_048
-_SLICE_BYTES: Final = (1 << 21) - 8 * _SLICE_ROWS
-"""Limits of a slice, unless a single message is larger. Its texts are decoded in 2^21 bytes."""
+_SLICE_BYTES: Final = (1 << 19) - 8 * _SLICE_ROWS
+"""Limits of a slice, unless a single message is larger. Its texts are decoded in 2^19 bytes."""
 
 _decoders: Final = Decoders()
 
