@@ -80,13 +80,13 @@ def variance_of(total: Sums, mean: float) -> float:
 def fit(weeks: Mapping[int, Week], rules: AlarmRules) -> Reference:
     """The reference from two or more weeks with queries, by number, oldest first."""
     listed = list(weeks.values())
-    columns = [_columns_of(week) for week in listed]
-    profile, mean = _profile_of(columns)
+    columns = [columns_of(week) for week in listed]
+    profile, mean = profile_of(columns)
     total = total_of(sums for week in listed for sums in week)
     variance = max(MIN_VARIANCE, variance_of(total, mean))
     residuals: list[float] = []
     for place, (counts, values) in enumerate(columns):
-        others, _ = _profile_of([*columns[:place], *columns[place + 1 :]])
+        others, _ = profile_of([*columns[:place], *columns[place + 1 :]])
         triples = zip(values, counts, others, strict=True)
         residuals += [value - n * m for value, n, m in triples]
     counts = [n for week in columns for n in week.counts]
@@ -94,27 +94,24 @@ def fit(weeks: Mapping[int, Week], rules: AlarmRules) -> Reference:
     return Reference(tuple(profile), mean, variance, betas, spreads, tuple(weeks))
 
 
-def profile_of(weeks: Sequence[Week]) -> tuple[list[float], float]:
-    """The expected value by hour of the week, and the mean, of one or more weeks.
-
-    The sum of mean, day of the week and hour of the day, and of the rest as much as even and odd
-    weeks agree on.
-    """
-    return _profile_of([_columns_of(week) for week in weeks])
-
-
-class _Columns(NamedTuple):
+class WeekColumns(NamedTuple):
     """Queries, and the sum of their values, by hour of a week."""
 
     counts: list[int]
     values: list[float]
 
 
-def _columns_of(week: Week) -> _Columns:
-    return _Columns([sums.queries for sums in week], [sums.value for sums in week])
+def columns_of(week: Week) -> WeekColumns:
+    """The columns of a week."""
+    return WeekColumns([sums.queries for sums in week], [sums.value for sums in week])
 
 
-def _profile_of(weeks: Sequence[_Columns]) -> tuple[list[float], float]:
+def profile_of(weeks: Sequence[WeekColumns]) -> tuple[list[float], float]:
+    """The expected value by hour of the week, and the mean, of one or more weeks.
+
+    The sum of mean, day of the week and hour of the day, and of the rest as much as even and odd
+    weeks agree on.
+    """
     parts = _parts_of(weeks, None)
     if len(weeks) == 1:
         return parts.additive, parts.mean
@@ -133,7 +130,7 @@ class _Parts(NamedTuple):
     rest: list[float]
 
 
-def _parts_of(weeks: Sequence[_Columns], mean: float | None) -> _Parts:
+def _parts_of(weeks: Sequence[WeekColumns], mean: float | None) -> _Parts:
     """Mean (or *mean*), effects of days and hours, and the rest of each cell."""
     counts = [sum(cell) for cell in zip(*(week.counts for week in weeks), strict=True)]
     values = [fsum(cell) for cell in zip(*(week.values for week in weeks), strict=True)]

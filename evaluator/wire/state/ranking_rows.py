@@ -258,7 +258,7 @@ class RankingRows:
         return self._members["event_ms"][at].astype(np.int64), hashes[at]
 
     def rankings(self, offsets: IntArray, *, features: bool = False) -> RankingColumns:
-        """The rankings at these ascending offsets, with ranks; with their *features* if asked."""
+        """The rankings at these offsets, ascending, with ranks; with *features* also these."""
         with _readable():
             return self._rankings(offsets, self._places(offsets), features=features)
 
@@ -271,8 +271,8 @@ class RankingRows:
             members[name].astype(np.int64) for name in ("n_candidates", "event_ms", "n_ranked")
         )
         rare = {
-            at: each
-            for at, (row, place) in enumerate(zip(rows, places, strict=True))
+            number: each
+            for number, (row, place) in enumerate(zip(rows, places, strict=True))
             if (each := row.rare.get(place))
         }
         bounds = np.frombuffer(ranks, "<u2").reshape(-1, self._n_bounds)

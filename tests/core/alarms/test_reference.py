@@ -6,7 +6,7 @@ from statistics import NormalDist
 
 import pytest
 
-from evaluator.core.alarms.reference import fit, profile_of, weeks_of_reference
+from evaluator.core.alarms.reference import columns_of, fit, profile_of, weeks_of_reference
 from evaluator.core.alarms.rules import AlarmRules
 from evaluator.core.alarms.sums import EMPTY, HourlySums, Sums, units_of
 from evaluator.core.alarms.ticks import first_hour_of, hour_before, hour_of_week, week_of
@@ -122,26 +122,26 @@ def test_days_and_hours_have_separate_effects():
     def value(hour):
         return 0.5 + (0.25 if hour // 24 == 2 else 0) - (0.125 if hour % 24 == 3 else 0)
 
-    profile, mean = profile_of([week(value)])
+    profile, mean = profile_of([columns_of(week(value))])
     assert mean == pytest.approx(0.5 + 0.25 / 7 - 0.125 / 24)
     assert profile == pytest.approx([value(hour) for hour in range(168)])
 
 
 def test_one_week_does_not_show_effects_of_hours_of_the_week():
-    profile, _ = profile_of([week(lambda hour: 0.6 if hour == 100 else 0.5)])
+    profile, _ = profile_of([columns_of(week(lambda hour: 0.6 if hour == 100 else 0.5))])
     # 0.1 more in one of 24 hours of its day, and of 7 days at its hour; of 168 in all
     assert profile[100] == pytest.approx(0.5 + 0.1 / 24 + 0.1 / 7 - 0.1 / 168)
 
 
 def test_weeks_that_agree_keep_effects_of_hours_of_the_week():
-    profile, _ = profile_of([week(lambda hour: 0.6 if hour == 100 else 0.5)] * 2)
+    profile, _ = profile_of([columns_of(week(lambda hour: 0.6 if hour == 100 else 0.5))] * 2)
     assert profile[100] == pytest.approx(0.6)
     assert profile[99] == pytest.approx(0.5)
 
 
 def test_weeks_that_disagree_drop_effects_of_hours_of_the_week():
     peak, flat = week(lambda hour: 0.6 if hour == 100 else 0.4), week(lambda _: 0.4)
-    profile, mean = profile_of([peak, flat])
+    profile, mean = profile_of([columns_of(peak), columns_of(flat)])
     additive = 0.4 + 0.1 / 24 + 0.1 / 7 - 0.1 / 168
     assert mean == pytest.approx(0.4 + 0.1 / 168)
     assert profile[100] == pytest.approx(additive)
@@ -150,7 +150,7 @@ def test_weeks_that_disagree_drop_effects_of_hours_of_the_week():
 def test_an_empty_cell_has_the_effects_of_its_day_and_hour():
     cells = week(lambda hour: 0.5 + (0.25 if hour // 24 == 2 else 0))
     cells[60] = EMPTY
-    assert profile_of([cells])[0][60] == pytest.approx(0.75)
+    assert profile_of([columns_of(cells)])[0][60] == pytest.approx(0.75)
 
 
 def test_equal_weeks_have_the_least_spread():
