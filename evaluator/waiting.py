@@ -1,6 +1,19 @@
-"""Waiting for an event with a timeout."""
+"""Waiting for an event with a timeout, and between attempts."""
 
 import asyncio
+from collections.abc import Iterator
+from typing import Final
+
+FIRST_BACKOFF_SECONDS: Final = 0.25
+LAST_BACKOFF_SECONDS: Final = 5.0
+
+
+def backoff_seconds() -> Iterator[float]:
+    """The pauses after attempts that fail: twice as long each time, up to a limit."""
+    seconds = FIRST_BACKOFF_SECONDS
+    while True:
+        yield seconds
+        seconds = min(2 * seconds, LAST_BACKOFF_SECONDS)
 
 
 async def is_set_within(event: asyncio.Event, seconds: float) -> bool:

@@ -1,10 +1,16 @@
-"""Waiting for an event with a timeout: no cancellation is lost."""
+"""Waiting for an event with a timeout, where no cancellation is lost, and between attempts."""
 
 import asyncio
+from itertools import islice
 
 import pytest
 
-from evaluator.waiting import is_set_within
+from evaluator.waiting import backoff_seconds, is_set_within
+
+
+def test_pauses_double_up_to_a_limit_and_begin_again_in_each_backoff():
+    for _ in range(2):
+        assert list(islice(backoff_seconds(), 7)) == [0.25, 0.5, 1.0, 2.0, 4.0, 5.0, 5.0]
 
 
 async def test_setting_the_event_ends_the_wait():

@@ -23,7 +23,7 @@ from evaluator.core.online.watched_queries import WatchedQueries
 from evaluator.core.types.records import WatermarkRecord
 from evaluator.leader.alarms import LeaderAlarms
 from evaluator.ports import Fenced, Leadership, SourceUnavailable, SourceUnusable
-from evaluator.waiting import is_set_within
+from evaluator.waiting import backoff_seconds, is_set_within
 from evaluator.wire.outputs.settled import (
     Refused,
     SettledUnreadable,
@@ -55,8 +55,6 @@ MAX_BUFFERED_BYTES: Final = 128 << 20
 """Limit of the bytes of their records: training data of a query may take 512 KiB, more in
 memory."""
 IDLE_MS: Final = 500
-FIRST_PAUSE_SECONDS: Final = 0.2
-LONGEST_PAUSE_SECONDS: Final = 10.0
 
 _STATE_UNUSABLE: Final = (
     "The leader's state in the topic weights cannot be used: {}. Another version may have written "
@@ -121,7 +119,7 @@ class Leader:
 
     async def run(self) -> None:
         """Runs until `stop` is called. Raises SourceUnusable."""
-        pause_seconds, started = FIRST_PAUSE_SECONDS, False
+        pauses, started = backoff_seconds(), False
         try:
             while not self._stopping.is_set():
                 try:
@@ -129,15 +127,15 @@ class Leader:
                         self._n_tasks = await self._leadership.start()
                         started = True
                     await self._follow_or_lead()
-                    pause_seconds = FIRST_PAUSE_SECONDS
+                    pauses = backoff_seconds()
                 except Fenced:
                     log.warning("leader_fenced")
                     self._resign()
                 except SourceUnavailable as error:
-                    log.warning("leader_waits", error=str(error), seconds=pause_seconds)
+                    seconds = next(pauses)
+                    log.warning("leader_waits", error=str(error), seconds=seconds)
                     self._resign()
-                    await is_set_within(self._stopping, pause_seconds)
-                    pause_seconds = min(2 * pause_seconds, LONGEST_PAUSE_SECONDS)
+                    await is_set_within(self._stopping, seconds)
         finally:
             self._resign()
             await self._leadership.stop()

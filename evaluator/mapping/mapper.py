@@ -19,7 +19,7 @@ from evaluator.mapping.backlog import Backlog, Decode, Portion
 from evaluator.mapping.progress import UNLIMITED, Note, RepeatRules, TopicIds, behind_ms, note_of
 from evaluator.mapping.stage import Stage
 from evaluator.ports import Committed, Partition, Progress, Sink, Source, SourceUnavailable
-from evaluator.waiting import is_set_within
+from evaluator.waiting import backoff_seconds, is_set_within
 from evaluator.wire.outputs.encoding import encode_dead_letters
 from evaluator.wire.records import Output, OutputRecord
 
@@ -33,8 +33,6 @@ POLL_MS: Final = 100
 MAX_UNACKNOWLEDGED: Final = 8
 STOP_TIMEOUT_SECONDS: Final = 8.0
 DEAD_AFTER_SECONDS: Final = 60.0
-FIRST_PAUSE_SECONDS: Final = 0.2
-LONGEST_PAUSE_SECONDS: Final = 10.0
 
 log = structlog.get_logger(__name__)
 
@@ -157,19 +155,19 @@ class Mapper:
 
     async def run(self) -> None:
         """Runs until `stop` is called. Raises SourceUnusable."""
-        pause_seconds = FIRST_PAUSE_SECONDS
+        pauses = backoff_seconds()
         try:
             async with asyncio.timeout(None) as self._stop_timeout:
                 while not self._stopping.is_set():
                     self._progress_at = time.monotonic()
                     try:
                         await self._turn()
-                        self._unavailable, pause_seconds = None, FIRST_PAUSE_SECONDS
+                        self._unavailable, pauses = None, backoff_seconds()
                     except SourceUnavailable as error:
                         self._unavailable = f"{error.what} unavailable: {error}"
-                        log.warning("mapper_waits", error=str(error), seconds=pause_seconds)
-                        await is_set_within(self._stopping, pause_seconds)
-                        pause_seconds = min(2 * pause_seconds, LONGEST_PAUSE_SECONDS)
+                        seconds = next(pauses)
+                        log.warning("mapper_waits", error=str(error), seconds=seconds)
+                        await is_set_within(self._stopping, seconds)
                 await self._drain()
         except (TimeoutError, SourceUnavailable) as error:
             log.warning("stopped_without_commit", error=str(error) or "the broker did not answer")

@@ -10,12 +10,10 @@ from typing import Final
 import structlog
 
 from evaluator.ports import Sink, SourceUnavailable
-from evaluator.waiting import is_set_within
+from evaluator.waiting import backoff_seconds, is_set_within
 from evaluator.worker.monitoring import Stages
 from evaluator.worker.settings import Emission
 
-FIRST_BACKOFF_SECONDS: Final = 0.25
-LAST_BACKOFF_SECONDS: Final = 5.0
 BROKER: Final = SourceUnavailable.what
 NOT_CONNECTED: Final = "not connected yet"
 ACKNOWLEDGE_SECONDS: Final = 0.5
@@ -39,7 +37,7 @@ class Connectivity:
         self.caught_up_at = -inf
         self._max_wait_ms = max_wait_ms
         self._lost_at = 0.0
-        self._backoff_seconds = FIRST_BACKOFF_SECONDS
+        self._pauses = backoff_seconds()
 
     def lost(self, reason: str, what: str = BROKER) -> None:
         """Marks the broker, or the schema registry, as unavailable; logged once per reason.
@@ -69,12 +67,11 @@ class Connectivity:
             else:
                 log.info("registry_reached")
         self.unavailable = None
-        self._backoff_seconds = FIRST_BACKOFF_SECONDS
+        self._pauses = backoff_seconds()
 
     async def back_off(self, stopping: asyncio.Event) -> None:
-        """Waits before the next attempt, twice as long each time; ends when *stopping* is set."""
-        if not await is_set_within(stopping, self._backoff_seconds):
-            self._backoff_seconds = min(2 * self._backoff_seconds, LAST_BACKOFF_SECONDS)
+        """Waits before the next attempt; ends when *stopping* is set."""
+        await is_set_within(stopping, next(self._pauses))
 
 
 class Emissions:

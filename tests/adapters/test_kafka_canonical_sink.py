@@ -1,14 +1,17 @@
-"""The partitions to which the sink of a mapping writes, without a broker."""
+"""The lanes of sinks without a broker: their partitions, and the pauses of one that fails."""
 
 import asyncio
 from collections import deque
+from itertools import pairwise
 
 import pytest
 
 from evaluator.adapters.kafka import Connection
 from evaluator.adapters.kafka.mapping import KafkaCanonicalSink
 from evaluator.adapters.kafka.sink import Emission, KafkaSink, OutputBatch
+from evaluator.ports import SourceUnavailable
 from evaluator.wire.records import OutputRecord
+from tests.simulation.clock import simulated_time
 
 LOCAL = Connection("127.0.0.1:9")
 
@@ -34,3 +37,24 @@ async def test_a_refused_record_has_its_dead_letter_in_a_partition_that_exists(
     record = OutputRecord(b"k", b'{"trace_id":"t"}' * 10)
     made._shrink((output, 3), deque([OutputBatch([record], len(record.value), emission)]))
     assert enqueued == [(("dead-letters", expected), 1)]
+
+
+def test_the_pauses_of_a_lane_double_until_a_batch_is_acknowledged():
+    async def outages():
+        sink, times = KafkaSink(LOCAL), []
+        for n_attempts in (5, 3):
+            failures = iter([SourceUnavailable("gone")] * (n_attempts - 1))
+
+            async def send(lane, batch, failures=failures):
+                times.append(asyncio.get_running_loop().time())
+                for failure in failures:
+                    raise failure
+
+            sink._send = send
+            emission = Emission(asyncio.get_running_loop().create_future(), 1)
+            await sink._deliver(("settled", 0), deque([OutputBatch([], 0, emission)]))
+        return [after - before for before, after in pairwise(times)]
+
+    with simulated_time(int) as time:
+        waited = time.run_until_complete(outages())
+    assert waited == pytest.approx([0.25, 0.5, 1.0, 2.0, 0.0, 0.25, 0.5], abs=0.01)

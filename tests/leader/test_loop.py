@@ -8,6 +8,7 @@ from random import Random
 import pytest
 from structlog.testing import capture_logs
 
+from evaluator import waiting
 from evaluator.adapters.memory import MemoryLeadership
 from evaluator.core.learning.transforms import Transform
 from evaluator.core.online.events import Command
@@ -29,6 +30,7 @@ from tests.core.learned import MATURITY_MS, N_TASKS, NAMES, parts, rules, settle
 from tests.faulty_broker import FaultyBroker
 from tests.leader.leadership import FINGERPRINT, LeaderHarness, settled_value
 from tests.repeats import first_quick, repeated, sized
+from tests.simulation.clock import simulated_time
 
 WORLD = world(3, sized(600, quick=400))
 
@@ -194,7 +196,7 @@ async def test_counts_of_successive_leaders_add_up_to_the_sums_of_the_state(whol
 
 
 async def test_an_unavailable_broker_only_delays_the_leader(whole, monkeypatch):
-    monkeypatch.setattr(loop, "FIRST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(waiting, "FIRST_BACKOFF_SECONDS", 0.001)
     harness = LeaderHarness()
     harness.broker.disconnect()
     leader = harness.leader()
@@ -208,6 +210,23 @@ async def test_an_unavailable_broker_only_delays_the_leader(whole, monkeypatch):
             harness.broker.reconnect()
         await harness.until(lambda: len(harness.weights) == len(whole.weights))
     assert harness.log == whole.log
+
+
+def test_the_pauses_of_a_leader_double_until_the_broker_answers():
+    harness = LeaderHarness()
+
+    async def outages():
+        async with harness.working(harness.leader()):
+            for seconds in (3.0, 0.5):
+                harness.broker.disconnect()
+                await asyncio.sleep(seconds)
+                harness.broker.reconnect()
+                await asyncio.sleep(10.0)
+
+    with capture_logs() as logs, simulated_time(int) as time:
+        time.run_until_complete(outages())
+    waited = [line["seconds"] for line in logs if line["event"] == "leader_waits"]
+    assert waited == [0.25, 0.5, 1.0, 2.0, 0.25, 0.5]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import json
 import time
 
 import pytest
+from structlog.testing import capture_logs
 
 from evaluator.cli import main
 from evaluator.mapping.backlog import NO_CLOCK, Backlog
@@ -12,9 +13,10 @@ from evaluator.mapping.document import read_document
 from evaluator.mapping.mapper import Mapper, MapperSettings
 from evaluator.mapping.progress import UNLIMITED, Note, RepeatRules, behind_ms, note_of
 from evaluator.mapping.stage import Stage
-from evaluator.ports import Assignment, Committed, Progress, SourceUnusable
+from evaluator.ports import Assignment, Committed, Progress, SourceUnavailable, SourceUnusable
 from evaluator.wire.messages.codec import decode_judgments, decode_rankings
 from evaluator.wire.records import Records
+from tests.simulation.clock import simulated_time
 
 MAPPING = """
 [rankings]
@@ -204,6 +206,25 @@ async def test_a_partition_lost_between_two_turns_starts_at_its_commit():
     )
     await mapper._turn()
     assert sought[2:] == [(one, 7)]
+
+
+def test_the_pauses_of_a_mapper_double_until_the_broker_answers():
+    topics = Topics({})
+    settings = MapperSettings(group_id="g", topic_names={}, max_lead_ms=10, repeats=RepeatRules(1))
+    mapper, answers = Mapper(topics, topics, {}, settings), iter("----+--")
+
+    async def turn():
+        answer = next(answers, None)
+        if answer is None:
+            mapper.stop()
+        elif answer == "-":
+            raise SourceUnavailable("gone")
+
+    mapper._turn = turn
+    with capture_logs() as logs, simulated_time(int) as loop:
+        loop.run_until_complete(mapper.run())
+    waited = [line["seconds"] for line in logs if line["event"] == "mapper_waits"]
+    assert waited == [0.25, 0.5, 1.0, 2.0, 0.25, 0.5]
 
 
 async def test_a_recreated_topic_is_read_from_its_beginning_and_a_shorter_log_is_refused():

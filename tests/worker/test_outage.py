@@ -6,6 +6,7 @@ In simulated time, with the default settings of what matters.
 import asyncio
 import time
 from dataclasses import replace
+from itertools import pairwise
 from math import inf
 
 import pytest
@@ -99,6 +100,20 @@ def test_without_the_wait_heartbeats_overtake_buffered_records():
     out_of_order, beats, back_ms = simulated(outage_of(400, wait_ms=0))
     assert out_of_order >= 9
     assert min(at_ms for at_ms in beats if at_ms > back_ms) < back_ms + 15_000
+
+
+def test_the_pauses_of_a_worker_double_until_the_broker_answers():
+    async def outages():
+        reach, times = Connectivity(max_wait_ms=WAIT_MS), [0.0]
+        for n_attempts in (4, 2):
+            for _ in range(n_attempts):
+                await reach.back_off(asyncio.Event())
+                times.append(asyncio.get_running_loop().time())
+            reach.answered()
+        return [after - before for before, after in pairwise(times)]
+
+    waited = simulated(outages())
+    assert waited == pytest.approx([0.25, 0.5, 1.0, 2.0, 0.25, 0.5], abs=0.01)
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from evaluator.adapters.kafka.connection import Connection
 from evaluator.adapters.kafka.errors import TOO_LARGE, describe, translated
 from evaluator.core.types.records import IntArray
 from evaluator.ports import Lane, SourceUnavailable
+from evaluator.waiting import backoff_seconds
 from evaluator.wire.outputs.rows import Headers, OutputRows
 from evaluator.wire.outputs.sizes import refused
 from evaluator.wire.records import WRITTEN, Output, OutputRecord
@@ -37,8 +38,6 @@ SILENCE_SECONDS: Final = 2.0
 """Without an answer for this time the secrets are compared with those of the producer."""
 STOP_TIMEOUT_SECONDS: Final = 3.0
 CLOSE_TIMEOUT_SECONDS: Final = 1.0
-FIRST_BACKOFF_SECONDS: Final = 0.1
-LAST_BACKOFF_SECONDS: Final = 5.0
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -182,7 +181,7 @@ class KafkaSink:
 
     async def _deliver(self, lane: Lane, queue: deque[OutputBatch]) -> None:
         """Sends the head of the queue until it is acknowledged."""
-        backoff_seconds = FIRST_BACKOFF_SECONDS
+        pauses = backoff_seconds()
         while True:
             try:
                 await self._send(lane, queue[0])
@@ -193,8 +192,7 @@ class KafkaSink:
                 if not self._delayed:
                     log.warning("output_delayed", reason=describe(failure))
                 self._delayed.add(lane)
-                await asyncio.sleep(backoff_seconds)
-                backoff_seconds = min(2 * backoff_seconds, LAST_BACKOFF_SECONDS)
+                await asyncio.sleep(next(pauses))
                 continue
             if self._delayed == {lane}:
                 log.info("output_resumed")
