@@ -61,7 +61,7 @@ class KeyVersions:
 
     def versions(self, keys: Sequence[Key]) -> VersionsOfKeys:
         """The queries of each key."""
-        lookup, self._expected = self._expected, None
+        lookup, self._expected, self._read = self._expected, None, None
         if lookup is None or lookup.keys is not keys:
             lookup = self._look_up(keys)
         from_table = wire.versions_from(
@@ -99,9 +99,14 @@ class KeyVersions:
         queries["named_ms"] = queries["event_ms"]
         return owners, queries
 
-    def rankings(self, offsets: IntArray) -> RankingColumns:
-        """The rankings at these offsets, ascending; reuses rows that `versions` has just read."""
+    def rankings(self, offsets: IntArray) -> RankingColumns | None:
+        """The rankings at these offsets, ascending, None for none.
+
+        Releases the rows that `versions` has read, after it has used them.
+        """
         rows, self._read = self._read, None
+        if not len(offsets):
+            return None
         if rows is None or not rows.has(offsets):
             rows = self._rows_of(offsets)
         return rows.rankings(offsets, features=self._features)

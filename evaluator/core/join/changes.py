@@ -78,8 +78,11 @@ class DiskTier(Protocol):
     def expect(self, keys: Sequence[Key]) -> None:
         """Announces the keys of the next calls, so that their rows can be read ahead."""
 
-    def queries(self, offsets: IntArray) -> StoredQueries:
-        """Queries by the offsets of their rankings, in ascending order."""
+    def queries(self, offsets: IntArray) -> StoredQueries | None:
+        """Queries of the last `versions` by the offsets of their rankings, ascending.
+
+        None without offsets: none of them is wanted.
+        """
 
     def entries(self, run: int) -> Entries:
         """The timer entries of a run; their rows are -1."""
