@@ -16,6 +16,7 @@ from evaluator.core.types.records import (
     SettledColumns,
     Stratum,
 )
+from evaluator.core.types.skips import merged
 from evaluator.exposition.label_limits import Block
 from evaluator.replay.results import ResultDirectory, SortKey
 
@@ -62,27 +63,18 @@ class Busy:
                 return
         self._ranges.append((minute, minute))
         if len(self._ranges) > self._most:
-            self._ranges = self._joined()
+            self._ranges = merged(self._ranges, step=IDLE_MINUTES)
             self._most = 1_000 + 2 * len(self._ranges)
 
     def sampled(self, end: int) -> list[range]:
         """Disjoint ranges of minutes with samples; *end* is the last minute of the replay."""
-        joined = self._joined()
+        joined = merged(self._ranges, step=IDLE_MINUTES)
         ranges = []
         for number, (first, last) in enumerate(joined):
             until = joined[number + 1][0] - 2 if number + 1 < len(joined) else end
             begin = first - 1 if number else first
             ranges.append(range(begin, max(last, min(last + IDLE_MINUTES, until)) + 1))
         return ranges
-
-    def _joined(self) -> list[tuple[int, int]]:
-        joined: list[tuple[int, int]] = []
-        for first, last in sorted(self._ranges):
-            if joined and first <= joined[-1][1] + IDLE_MINUTES:
-                joined[-1] = (joined[-1][0], max(joined[-1][1], last))
-            else:
-                joined.append((first, last))
-        return joined
 
 
 class SettledHistory:

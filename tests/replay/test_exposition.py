@@ -16,6 +16,7 @@ from evaluator.core.types.records import OTHER
 from evaluator.exposition.label_limits import MAX_QUALITY_SERIES
 from evaluator.replay import exposition
 from evaluator.replay.exposition import OPENMETRICS, Exposition
+from evaluator.replay.history import IDLE_MINUTES, Busy
 from evaluator.replay.results import ResultDirectory
 from evaluator.replay.run import replay
 from tests.exposition.checked import Checked
@@ -319,3 +320,11 @@ async def test_empty_logs_give_an_empty_file(tmp_path):
     text = await written(tmp_path / "logs", tmp_path / "out")
     assert samples(text) == {}
     assert text.endswith("# EOF\n")
+
+
+def test_minutes_with_changes_are_joined_in_any_order_across_gaps_of_a_day():
+    busy = Busy()
+    for minute in (10, 9_000, 5, 10 + IDLE_MINUTES):
+        busy.add(minute)
+    last = 10 + 2 * IDLE_MINUTES
+    assert busy.sampled(9_002) == [range(5, last + 1), range(8_999, 9_003)]

@@ -10,15 +10,17 @@ Skips = Mapping[tuple[Log, int], Sequence[OffsetRange]]
 """Skipped offsets by log and partition."""
 
 
-def merged(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """The same offsets in as few ranges as possible.
+def merged(ranges: Iterable[OffsetRange], *, step: int = 1) -> list[OffsetRange]:
+    """The same ranges in order; those at most *step* apart are one.
 
     >>> merged([(7, 9), (3, 4), (5, 5), (8, 12)])
     [(3, 5), (7, 12)]
+    >>> merged([(7, 9), (3, 4), (12, 12)], step=3)
+    [(3, 12)]
     """
     found: list[OffsetRange] = []
     for first, last in sorted(ranges):
-        if found and first <= found[-1][1] + 1:
+        if found and first <= found[-1][1] + step:
             found[-1] = found[-1][0], max(found[-1][1], last)
         else:
             found.append((first, last))
