@@ -33,6 +33,19 @@ def span_indices(starts: IntArray, lengths: IntArray) -> IntArray:
     return indices
 
 
+def spans_of(rows: IntArray, lengths: IntArray) -> IntArray | slice:
+    """Where the spans of some rows are in flat columns that have those of every row in order.
+
+    *rows* are ascending; *lengths* are of the spans of every row.
+
+    >>> spans_of(np.array([0, 2]), np.array([1, 3, 2]))
+    array([0, 4, 5])
+    """
+    if len(rows) == len(lengths):
+        return slice(None)
+    return span_indices((np.cumsum(lengths) - lengths)[rows], lengths[rows])
+
+
 class Groups(NamedTuple):
     """Rows with equal keys: in `order` one group after the other, each from one of `firsts` on.
 

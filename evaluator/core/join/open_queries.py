@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike, NDArray
 from evaluator.core.columns.grades import GradeColumns
 from evaluator.core.columns.interning import DictionaryColumn, Interner
 from evaluator.core.columns.key_hashes import KeyHashes
-from evaluator.core.columns.table import RaggedColumns, RowTable, span_indices
+from evaluator.core.columns.table import RaggedColumns, RowTable, span_indices, spans_of
 from evaluator.core.join.judgments import GradeCodes, JudgedCandidates, Merged
 from evaluator.core.join.query_texts import TEXT_COLUMNS, QueryTexts
 from evaluator.core.join.row_index import KEY_COLUMNS, RowIndex
@@ -197,27 +197,20 @@ class OpenQueries:
     def _add_lists(self, rows: IntArray, arrivals: Arrivals, records: IntArray) -> None:
         ranked, table = arrivals.ranked, self.table
         counts, n_rankers = arrivals.rankings.candidate_counts, ranked.n_rankers
-        everything = len(records) == len(arrivals.keys)
-
-        def chosen(lengths: IntArray) -> IntArray | slice:
-            if everything:
-                return slice(None)
-            return span_indices((np.cumsum(lengths) - lengths)[records], lengths[records])
-
         table["n_candidates"][rows] = counts[records]
         table["n_ranked"][rows] = ranked.n_ranked[records]
-        of_candidate = chosen(counts)
+        of_candidate = spans_of(records, counts)
         candidates: dict[str, NDArray[np.generic]] = {"code": arrivals.codes[of_candidate]}
         if self._has_published:
             candidates["published_ms"] = published_ms(arrivals.rankings)[of_candidate]
         table["candidate_start"][rows] = self._candidates.append(counts[records], **candidates)
         lengths = counts * n_rankers
-        of_rank = chosen(lengths)
+        of_rank = spans_of(records, lengths)
         ranks: dict[str, NDArray[np.generic]] = {"rank": ranked.ranks[of_rank]}
         if ranked.ties is not None:
             ranks |= {"first": ranked.ties[0][of_rank], "last": ranked.ties[1][of_rank]}
         table["rank_start"][rows] = self._ranks.append(lengths[records], **ranks)
-        of_record = chosen(n_rankers)
+        of_record = spans_of(records, n_rankers)
         table["top_start"][rows] = self._tops.append(
             n_rankers[records] * TOP,
             code=ranked.top_codes[of_record].reshape(-1),

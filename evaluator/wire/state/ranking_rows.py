@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.columns.interning import DictionaryColumn
 from evaluator.core.columns.key_hashes import NO_KEYS
-from evaluator.core.columns.table import span_indices
+from evaluator.core.columns.table import spans_of
 from evaluator.core.columns.texts import WORD, TextRows, n_words
 from evaluator.core.join.changes import StartedRows
 from evaluator.core.measures.align import TOP
@@ -147,7 +147,7 @@ def _columns_of(rows: StartedRows) -> _Columns:
     ids = rankings.candidate_ids.compact()
     encoded = np.fromiter(map(_encode, ids.names), object, len(ids.names))
     sizes = np.fromiter(map(len, encoded), np.int64, len(encoded))
-    numbers = ids.numbers[_spans(counts, records)]
+    numbers = ids.numbers[spans_of(records, counts)]
     ends = np.append(0, np.cumsum(sizes[numbers]))
     last = np.cumsum(counts[records])
     texts = rankings.texts.picked(records)
@@ -156,7 +156,7 @@ def _columns_of(rows: StartedRows) -> _Columns:
     members["n_candidates"], members["n_ranked"] = counts[records], ranked.n_ranked[records]
     members["text_sizes"] = texts.sizes
     members["id_bytes"] = ends[last] - ends[last - counts[records]]
-    ranks, of_rank = (ranked.ranks, *(ranked.ties or ())), _spans(counts * n_lists, records)
+    ranks, of_rank = (ranked.ranks, *(ranked.ties or ())), spans_of(records, counts * n_lists)
     return _Columns(
         members,
         rows.hashes,
@@ -164,7 +164,7 @@ def _columns_of(rows: StartedRows) -> _Columns:
         encoded[numbers].tolist(),
         n_lists[records],
         np.stack([each[of_rank] for each in ranks], axis=1).astype("<u2", copy=False),
-        ranked.top_scores[_spans(n_lists, records)].astype("<f8", copy=False),
+        ranked.top_scores[spans_of(records, n_lists)].astype("<f8", copy=False),
         [] if rankings.levels is None else rankings.levels[records].values(),
         rare_of(rankings, ranked.served, records),
     )
@@ -194,13 +194,6 @@ def _joined(parts: Sequence[_Columns]) -> _Columns:
         for each in columns
     ]
     return _Columns._make([*joined, rare])
-
-
-def _spans(lengths: IntArray, records: IntArray) -> IntArray | slice:
-    """The entries of some rows of flat columns."""
-    if len(records) == len(lengths):
-        return slice(None)
-    return span_indices((np.cumsum(lengths) - lengths)[records], lengths[records])
 
 
 # Reading
