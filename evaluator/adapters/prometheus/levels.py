@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from evaluator.core.measures import UNITS_PER_ONE
+from evaluator.core.measures.exact_sums import SETTLED_AS
 from evaluator.core.types.records import OTHER, SERVED
 from evaluator.core.types.segments import SegmentRules
 from evaluator.core.types.tally import LEVEL_KINDS, Group, Path
@@ -15,7 +16,6 @@ from evaluator.exposition.snapshot import Snapshot
 LEAST_QUERIES: Final = 100
 LEAST_SHARE: Final = 0.01
 """Settled queries, and share of those of its segment, from which a level has its own series."""
-_JUDGED: Final = ("yes", "silent", "no")
 
 LevelBlock = tuple[str, str, str, str, str]
 """Model, variant, ranker, segment, level: its series are admitted together."""
@@ -88,7 +88,7 @@ class LevelSeries:
             self._take(block)
 
     def _take(self, block: LevelBlock) -> bool:
-        n_series = 2 * len(self._measures) + (len(_JUDGED) if block[2] == SERVED else 0)
+        n_series = 2 * len(self._measures) + (len(SETTLED_AS) if block[2] == SERVED else 0)
         if block not in self._own and n_series <= self._n_left:
             self._own.add(block)
             self._n_left -= n_series
