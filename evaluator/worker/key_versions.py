@@ -100,10 +100,7 @@ class KeyVersions:
         return owners, queries
 
     def rankings(self, offsets: IntArray) -> RankingColumns | None:
-        """The rankings at these offsets, ascending, None for none.
-
-        Releases the rows that `versions` has read, after it has used them.
-        """
+        """The rankings at ascending offsets, None for none; takes the rows of `versions`."""
         rows, self._read = self._read, None
         if not len(offsets):
             return None

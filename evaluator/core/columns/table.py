@@ -34,9 +34,7 @@ def span_indices(starts: IntArray, lengths: IntArray) -> IntArray:
 
 
 def spans_of(rows: IntArray, lengths: IntArray) -> IntArray | slice:
-    """Where the spans of some rows are in flat columns that have those of every row in order.
-
-    *rows* are ascending; *lengths* are of the spans of every row.
+    """Flat indices of the spans of ascending rows; *lengths* are of the spans of all rows.
 
     >>> spans_of(np.array([0, 2]), np.array([1, 3, 2]))
     array([0, 4, 5])

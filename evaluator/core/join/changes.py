@@ -79,10 +79,7 @@ class DiskTier(Protocol):
         """Announces the keys of the next calls, so that their rows can be read ahead."""
 
     def queries(self, offsets: IntArray) -> StoredQueries | None:
-        """Queries of the last `versions` by the offsets of their rankings, ascending.
-
-        None without offsets: none of them is wanted.
-        """
+        """Queries by the ascending offsets of their rankings; None if none is needed."""
 
     def entries(self, run: int) -> Entries:
         """The timer entries of a run; their rows are -1."""
