@@ -65,7 +65,7 @@ class Merge(Struct, frozen=True):
         settings = dict(largest)
         skips = {name: at for of in documents for name, at in of.get("skips", {}).items()}
         if skips:
-            settings["skips"] = dict(sorted(skips.items()))
+            settings["skips"] = dict(sorted(skips.items(), key=lambda of: _log_and_task(of[0])))
         codes = {shard.code for shard in different}
         return cls(
             different,
@@ -168,7 +168,12 @@ class Merge(Struct, frozen=True):
 
 
 def _by_task(ranges: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
-    return dict(sorted(ranges.items(), key=lambda of: int(of[0].rpartition("-")[2])))
+    return dict(sorted(ranges.items(), key=lambda of: _log_and_task(of[0])[1]))
+
+
+def _log_and_task(name: str) -> tuple[str, int]:
+    log, _, task = name.rpartition("-")
+    return log, int(task)
 
 
 def _require_distinct_tasks(shards: Sequence[Shard]) -> None:

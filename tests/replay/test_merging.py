@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import hypothesis
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 
 from evaluator.cli import main
 from evaluator.core.types.segments import MAX_LEVELS
-from evaluator.replay.manifest import chain_of
+from evaluator.replay.manifest import Code, chain_of
+from evaluator.replay.merging import Merge
 from tests.repeats import examples, first_quick, sized
 from tests.replay.running import contents, judgment, put, ranking
 from tests.replay.test_alarms import DROP_HOUR, HOUR_MS, HOURS, START_MS, TICK_MS, write_world
@@ -170,6 +172,14 @@ def test_alarms_equal_those_of_one_watch_with_the_commands_of_all_shards(tmp_pat
     assert contents(tmp_path / "other") == contents(tmp_path / "whole")
 
 
+def test_commands_of_all_directories_are_in_the_order_of_their_ticks():
+    command = {"format": 1, "action": "acknowledge", "series": {"model": "gamma"}}
+    lines = [json.dumps({**command, "id": f"at {ms}", "applied_ms": ms}).encode() for ms in (9, 3)]
+    shards = tuple(SimpleNamespace(lines=lambda _, line=line: [line]) for line in lines)
+    commands = Merge(shards, {}, "", Code(None, None)).commands()
+    assert [command.id for command in commands] == ["at 3", "at 9"]
+
+
 @pytest.mark.slow(alone=False)
 def test_weights_are_left_out_and_a_warning_names_the_reason(tmp_path, capsys):
     logs = write_logs(tmp_path / "logs")
@@ -267,9 +277,22 @@ def test_another_meaning_is_refused_and_the_settings_are_named(shards, tmp_path,
     assert "the version of the rules" in capsys.readouterr().err
 
 
+def test_skipped_offsets_are_in_the_order_of_a_replay_of_all_tasks(shards, tmp_path):
+    settings = json.loads((shards / "1/manifest.json").read_text())["settings"]
+    skips = {f"{log}-{task}": [[0, 1]] for log in ("judgments", "rankings") for task in (2, 10)}
+    parts = [
+        altered(shards, tmp_path / str(n), settings={**settings, "skips": of}, place=place(n))
+        for n, of in enumerate([{name: skips[name]} for name in reversed(skips)])
+    ]
+    assert merge(tmp_path / "out", *parts) == 0
+    merged = json.loads((tmp_path / "out/manifest.json").read_text())["settings"]["skips"]
+    assert list(merged.items()) == list(skips.items())
+
+
 def test_a_repeated_task_is_refused_unless_equal(shards, tmp_path, capsys):
     assert merge(tmp_path / "out", shards / "0", shards / "whole") == 2
-    assert "both have task 0 of files, and are not byte-equal." in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert f"{shards / '0'} and {shards / 'whole'} both have task 0 of files, and are not" in error
 
 
 def test_an_input_is_not_replaced(shards, tmp_path, capsys):
