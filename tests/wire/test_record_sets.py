@@ -10,6 +10,12 @@ from aiokafka.record.util import calc_crc32c
 
 from evaluator.adapters.kafka.clients import CONSUMER_SETTINGS
 from evaluator.wire.native import record_sets
+from evaluator.wire.records import (
+    KEPT_BYTES,
+    MAX_HEADER_BYTES,
+    MAX_MESSAGE_BYTES,
+    MAX_RECORD_BYTES,
+)
 from tests.repeats import sized
 from tests.wire.record_batches import (
     CODECS,
@@ -110,6 +116,51 @@ def test_compressed_batches_are_unpacked_up_to_a_limit(monkeypatch):
             assert found.stop == record_sets.AT_CUT
             assert found.rows.value_sizes.tolist() == [1_000_000] * 2
     assert record_sets.unpacked(np.frombuffer(batch(7, rows, codec="snappy"), np.uint8)) is None
+
+
+def ends_with_nul(strings):
+    """Whether what is kept of each string is followed by a NUL byte."""
+    return [strings.buffer[end] for end in strings.starts + strings.sizes] == [0] * len(strings)
+
+
+@pytest.mark.parametrize(
+    ("flags", "most"), [(0, MAX_MESSAGE_BYTES), (record_sets.IS_FOREIGN, MAX_RECORD_BYTES)]
+)
+def test_keys_and_values_are_cut_above_their_limits(flags, most):
+    key, value = b"k" * MAX_MESSAGE_BYTES, b"v" * most
+    rows = read(batch(0, [Row(0, key, value), Row(1, key + b"k", value + b"v")]), flags=flags).rows
+    assert rows.value_sizes.tolist() == [most, most + 1]
+    assert rows.values.sizes.tolist() == [most, KEPT_BYTES]
+    assert rows.keys.sizes.tolist() == [MAX_MESSAGE_BYTES, KEPT_BYTES]
+    assert ends_with_nul(rows.keys)
+    assert ends_with_nul(rows.values)
+
+
+@pytest.mark.parametrize(
+    ("size", "n_kept", "is_read"),
+    [
+        (MAX_MESSAGE_BYTES, KEPT_BYTES, False),  # a whole message, whose end is missing
+        (MAX_MESSAGE_BYTES + 1, KEPT_BYTES, True),
+        (MAX_MESSAGE_BYTES + 1, KEPT_BYTES - 1, False),
+    ],
+)
+def test_a_cut_value_is_read_if_it_is_too_large_and_enough_of_it_is_left(size, n_kept, is_read):
+    value = b"v" * size
+    whole = batch(0, [Row(0, None, value)])
+    cut = bytearray(whole[: whole.index(value) + n_kept])
+    cut[8:12] = struct.pack(">i", len(cut) - 12)
+    found = read(bytes(cut), flags=record_sets.IS_CUT)
+    assert found.rows.value_sizes.tolist() == [size] * is_read
+    assert found.stop == (record_sets.AT_END if is_read else record_sets.AT_CUT)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_headers_above_the_limit_are_left_to_the_reference_path(more):
+    # One header: a byte of their number, one of the key's size, the key, three of the value's size.
+    headers = (("a", b"x" * (MAX_HEADER_BYTES - 6 + more)),)
+    found = read(batch(0, [Row(0, None, b"v", headers)]), flags=record_sets.IS_FOREIGN)
+    sizes = [] if found.rows.headers is None else found.rows.headers.sizes.tolist()
+    assert sizes == ([] if more else [MAX_HEADER_BYTES])
 
 
 def test_reused_arrays_have_room_for_every_record(monkeypatch):
