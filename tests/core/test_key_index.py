@@ -61,6 +61,12 @@ def test_index_equals_a_dict(index, monkeypatch, n_halves):
         assert index.find(pool).tolist() == [expected.get(each, 0) for each in range(1_500)]
 
 
+def test_a_large_run_is_not_merged_with_a_small_one_before_it(index):
+    for first, n in ((0, 1), (1, 4)):
+        index.put(hashes(*((0, first + i) for i in range(n))), np.ones(n, np.int64))
+    assert [len(run) for run in index._runs] == [4, 1]
+
+
 def test_index_takes_24_bytes_per_hash_in_few_runs_and_frees_them():
     index, n = KeyIndex(), sized(400_000, quick=100_000)
     many = np.random.default_rng(1).integers(0, 1 << 64, (n, 2), np.uint64, endpoint=False)

@@ -50,6 +50,21 @@ def test_the_place_of_a_tick_is_that_of_its_first_query_with_a_value():
     assert found == expected
 
 
+def test_the_series_of_a_tick_begin_in_the_order_of_their_first_queries():
+    """Those of queries with equal places begin in the order of their declaration."""
+    query = settled_world(1, per_hour=1, hours=1)[0]._replace(grades={"a": 1.0}, variant="prod")
+    units = {ranker: {"ndcg@10": 1} for ranker in ("served", "bm25")}
+    merge = TickMerge(3, {}, RULES)
+    for task, after_ms in ((0, 2), (1, 1), (2, 1)):
+        at_ms = query.settled_time_ms + after_ms
+        added(merge, task, [query._replace(settled_time_ms=at_ms, model=f"m{task}", units=units)])
+        merge.watermark(task, WatermarkRecord(query.settled_time_ms + 10**8, 1))
+    order = [(labels[0], labels[2]) for _, labels, _ in merge.take()]
+    numbers = sorted({number for _, number in order})
+    expected = [(model, number) for number in numbers for model in ("m1", "m2")]
+    assert order == [*expected, *(("m0", number) for number in numbers)]
+
+
 def test_sums_keep_no_array_of_other_levels():
     queries = settled_world(1, per_hour=60, hours=2)
     sums = TickSums(RULES)
