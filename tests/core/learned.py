@@ -21,6 +21,7 @@ N_TASKS = 3
 MATURITY_MS = 60_000
 INTERVAL_MS = 60_000
 NAMES = ("phi_a", "phi_b", "phi_c")
+OTHERS = ("phi_a", "phi_b", "phi_x")
 TRUTH = (1.0, -2.0, 0.5)
 MEASURES = ("ndcg@10", "mrr")
 
@@ -123,6 +124,10 @@ def run(
 
 def releases(intervals: Sequence[IntervalResult]) -> list[Release]:
     return [release for each in intervals for release in each.releases]
+
+
+def statuses(results_by_interval):
+    return [release.status for release in releases(results_by_interval)]
 
 
 def units_of(offline_ranking: OfflineRanking, queries, weights):
