@@ -19,7 +19,7 @@ from tests.kafka.broker import cache_directory, free_ports, locked
 from tests.replay.test_archives import objects_of, reads_a_store, write_expected
 from tests.s3 import SECRET
 from tests.waiting import until
-from tests.worker.test_snapshots import keeps_snapshots
+from tests.worker.snapshots import keeps_snapshots
 
 pytestmark = pytest.mark.ecosystem
 
