@@ -27,6 +27,7 @@ from evaluator.core.types.records import (
     RankingColumns,
     SettledColumns,
     Stratum,
+    WatermarkRecord,
 )
 from tests.engines import engine_of
 
@@ -280,6 +281,7 @@ class Task:
         self.evaluations: list[Evaluation] = []
         self.finished: list[Evaluation] = []
         self.settled: list[Settled] = []
+        self.watermark_records: list[WatermarkRecord] = []
         self.windows: list[FinalWindow] = []
         self.dead_letters: list[DeadLetter] = []
 
@@ -315,6 +317,8 @@ class Task:
         settled = [settled for part in outputs.settled for settled in _settled_in(part)]
         self.settled += sorted(settled, key=lambda settled: settled.n)
         assert [settled.n for settled in self.settled] == list(range(len(self.settled)))
+        if outputs.watermark_record is not None:
+            self.watermark_records.append(outputs.watermark_record)
         self.windows += outputs.windows
         self.dead_letters += outputs.dead_letters
 

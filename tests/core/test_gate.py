@@ -256,6 +256,8 @@ def test_evidence_of_exactly_one_over_alpha_promotes():
         rules = GateRules("m", alpha=1 / each, **LOOSE)
         assert verdict(experiment_after(*wins(n), rules=rules), rules).status == "promoted"
         assert verdict(experiment_after(*wins(n, by=-1.0), rules=rules), rules).status == "rejected"
+        _, found = decided(Experiment(0, 0), wins(40), rules)
+        assert found.evidence_for == each, "it ends at this block, not at a later one"
 
 
 def test_a_losing_challenger_is_rejected_by_the_mirrored_bets_at_any_age():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from evaluator.core.types.records import Stratum
+from evaluator.core.types.records import Stratum, WatermarkRecord
 from tests.core.build import (
     Task,
     heartbeat,
@@ -26,6 +26,14 @@ def test_a_query_settles_when_the_watermark_has_passed_its_maturity():
     assert task.settled[0].units == units(1 / 2)
     assert task.total("settled") == (1, 1 / 2)
     assert task.count("settled", "m", "v", "served", "mrr", "square_units") == units(1 / 4)[0]
+
+
+def test_a_watermark_record_follows_a_second_after_the_last_one_or_settled_query():
+    task = Task(maturity_ms=100)
+    task.rank(ranking("a b", at=50))
+    for at in (151, 1_149, 1_150, 2_149, 2_150):  # the query settles at 50 + 100
+        task.beat(at)
+    assert task.watermark_records == [WatermarkRecord(1_150, 1), WatermarkRecord(2_150, 1)]
 
 
 def test_a_query_settles_once():
