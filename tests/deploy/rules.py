@@ -66,7 +66,7 @@ def promtool(*arguments: str | Path, timeout: float = 600) -> tuple[int, str]:
         text=True,
         timeout=timeout,
         check=False,
-        env={**os.environ, "GOGC": "800"},  # a fifth less CPU time than with memory freed at once
+        env={**os.environ, "GOGC": "800", "GOMAXPROCS": "1"},  # a quarter less CPU time
     )
     return done.returncode, done.stdout + done.stderr
 
@@ -124,10 +124,11 @@ def together(*expected: dict) -> dict:
     return expected[0] | {"exp_alerts": [alert for one in expected for alert in one["exp_alerts"]]}
 
 
-def only(file: Path, *wanted: str) -> Path:
+def only(file: Path, *wanted: str, week: int = 7) -> Path:
     """A file with only the rules of these names, and those that they need.
 
-    Days of minutes are slow with all rules.
+    Days of minutes are slow with all rules, and a week of them in any case: these rules look back
+    *week* days where those of `deploy/` look back exactly a week, or a quarter of an hour less.
     """
     rules = rules_of("record") | rules_of("alert")
     kept: set[str] = set()
@@ -141,6 +142,9 @@ def only(file: Path, *wanted: str) -> Path:
         group["rules"] = [
             rule for rule in group["rules"] if {rule.get("record"), rule.get("alert")} & kept
         ]
+        for rule in group["rules"]:
+            for of_week, shorter in (("1w", f"{week}d"), ("6d23h45m", f"{week - 1}d23h45m")):
+                rule["expr"] = re.sub(rf"\b{of_week}\b", shorter, rule["expr"])
     file.write_text(json.dumps({"groups": groups}))
     return file
 
