@@ -27,17 +27,29 @@ def run(*command, **options):
     return done.stdout
 
 
-def build(directory, **environment):
-    """The only wheel that `python -m build` makes, from the source archive of the repository."""
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", directory]
-    run(*command, cwd=ROOT, env={**os.environ, **environment})
-    (wheel,) = directory.glob("*.whl")
-    return wheel
+def build(kind, source, directory, **environment):
+    """The only file that `python -m build` makes of this kind."""
+    command = [sys.executable, "-m", "build", "--no-isolation", kind, "--outdir", directory]
+    run(*command, cwd=source, env={**os.environ, **environment})
+    (made,) = directory.iterdir()
+    return made
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    return build(tmp_path_factory.mktemp("dist"))
+def archive(tmp_path_factory):
+    """The source archive of the repository, of which `python -m build` makes a wheel."""
+    return build("--sdist", ROOT, tmp_path_factory.mktemp("archive"))
+
+
+def wheel_of(archive, directory, **environment):
+    shutil.unpack_archive(archive, directory, filter="data")
+    (source,) = directory.iterdir()
+    return build("--wheel", source, directory / "dist", **environment)
+
+
+@pytest.fixture(scope="module")
+def wheel(archive, tmp_path_factory):
+    return wheel_of(archive, tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture
@@ -49,7 +61,7 @@ def installed(tmp_path):
         venv.create(environment)
         python = environment / "bin" / "python"
         pip = [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check"]
-        run(*pip, "install", "--quiet", "--no-index", "--no-deps", wheel)
+        run(*pip, "install", "--quiet", "--no-index", "--no-deps", "--no-compile", wheel)
         (packages,) = environment.glob("lib/*/site-packages")
         libraries = sysconfig.get_path("purelib")
         (packages / "libraries.pth").write_text(f"{libraries}\n")  # without their own .pth files
@@ -97,10 +109,13 @@ def test_the_wheel_works_without_a_compiler(wheel, installed, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_wheel_built_without_a_compiler_is_platform_independent_and_works(installed, tmp_path):
-    programs = installed(build(tmp_path / "dist", CC="no-such-compiler"))
+def test_a_wheel_built_without_a_compiler_is_platform_independent_and_works(
+    archive, installed, tmp_path
+):
+    wheel = wheel_of(archive, tmp_path / "source", CC="no-such-compiler")
+    programs = installed(wheel)
     there = {"cwd": tmp_path, "env": {"PATH": str(programs)}}
-    assert next((tmp_path / "dist").glob("*.whl")).stem.endswith("-py3-none-any")
+    assert wheel.stem.endswith("-py3-none-any")
     assert run(programs / "python", "-c", HAS_EXTENSION, **there) == "False\n"
 
 
