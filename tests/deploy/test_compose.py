@@ -4,8 +4,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import yaml
@@ -13,6 +11,7 @@ import yaml
 from evaluator.cli import main
 from evaluator.config import load_settings
 from scripts.recipe import stages_of
+from tests.deploy.programs import run_program
 from tests.deploy.rules import rules_of
 from tests.kafka.broker import Broker
 from tests.tidy.tree import ROOT
@@ -26,9 +25,7 @@ OWN_SERVICES = ("topics", "evaluator")
 
 @pytest.mark.slow
 def test_the_file_is_valid():
-    program = Path(sys.executable).with_name("check-jsonschema")
-    command = [program, "--builtin-schema", "vendor.compose-spec", FILE]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_program("check-jsonschema", "--builtin-schema", "vendor.compose-spec", FILE)
     assert done.returncode == 0, done.stdout
 
 

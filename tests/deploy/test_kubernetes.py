@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -18,6 +17,7 @@ from evaluator.config import load_settings
 from evaluator.mapping.document import read_document
 from scripts.recipe import stages_of
 from scripts.write_prometheus_rule import TARGET, prometheus_rule, rule_files
+from tests.deploy.programs import run_program
 from tests.deploy.rules import rules_of
 from tests.tidy.tree import ROOT
 
@@ -124,9 +124,7 @@ of_map = built_of("map")
 def test_objects_have_no_member_unknown_to_kubernetes(built, version, tmp_path):
     file = tmp_path / "all.yaml"
     file.write_text("\n---\n".join(built[overlay] for overlay in OVERLAYS))
-    program = Path(sys.executable).with_name("kubernetes-validate")
-    command = [program, "--strict", "-k", version, file]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_program("kubernetes-validate", "--strict", "-k", version, file)
     output = done.stdout + done.stderr
     assert done.returncode == 0, output
     without_schema = set(re.findall(r"Couldn't find schema for kind (\w+)", output))
