@@ -199,6 +199,18 @@ async def test_commits_are_rarer_while_more_than_one_poll_is_unread(monkeypatch)
     assert n_commits[1e18] <= 3
 
 
+async def test_without_new_records_nothing_is_published_at_the_shorter_intervals(monkeypatch):
+    monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 1e-9)
+    monkeypatch.setattr(loop, "LONG_INTERVALS", 1e18)
+    harness = WorkerHarness(1)
+    async with harness.working(harness.worker()) as worker:
+        harness.append({0: traffic(1, n_queries=3)})
+        await eventually(lambda: positions(worker) == harness.ends())
+        shown, n_polls = worker.snapshot, worker._n_polls
+        await eventually(lambda: worker._n_polls > n_polls + 3)
+        assert worker.snapshot is shown
+
+
 # The end
 
 
