@@ -17,7 +17,7 @@ from evaluator.leader import Leader
 from evaluator.ports import Leadership
 from evaluator.wire.outputs.encoding import encode_watermark
 from evaluator.wire.records import FINGERPRINT_HEADER, GENERATION_HEADER, OutputRecord
-from evaluator.wire.weights.leader_state import STATE_KEY, RecordWriter
+from evaluator.wire.weights.leader_state import STATE_KEY, RecordWriter, model_of
 from tests.core.learned import N_TASKS, Record, interleaved, rules
 from tests.faulty_broker import FaultyBroker
 from tests.waiting import eventually, finished
@@ -121,6 +121,13 @@ class LeaderHarness:
                 and leader.view.is_leader
             )
         )
+
+    async def until_read_back(self, leader: Leader, model: str) -> bytes:
+        """Waits until the leader serves the last record of a model; returns it."""
+        await self.until(lambda: any(model_of(each.key) == model for each in self.weights))
+        last = [each.value for each in self.weights if model_of(each.key) == model][-1]
+        await self.until(lambda: leader.live.get(model) == last)
+        return last
 
     @property
     def weights(self) -> list[OutputRecord]:

@@ -442,14 +442,13 @@ async def test_weights_learned_after_forget_are_distinct_from_those_live_before(
     async with harness.working(harness.leader()) as leader:
         harness.settle_all(WORLD)
         await harness.until_taken(leader, len(WORLD))
-        before, published = leader.live["m"], harness.log
+        before, published = await harness.until_read_back(leader, "m"), harness.log
     written = harness.broker.leader.written["weights"]
     written.append(OutputRecord(command_key("m"), command_record(command)))
     written.append(OutputRecord(STATE_KEY, emptied_state(published, {"m": 7})))
     async with harness.working(harness.leader()) as leader:
         await harness.until_taken(leader, len(WORLD))
-        await harness.until(lambda: leader.live["m"] != before)
-        after = leader.live["m"]
+        after = await harness.until_read_back(leader, "m")
     new = harness.log[len(published) :]
     assert [each["status"] for each in new] == [each["status"] for each in published]
     assert [each["weights"] for each in new] == [each["weights"] for each in published]
