@@ -99,11 +99,9 @@ class KeyVersions:
         queries["named_ms"] = queries["event_ms"]
         return owners, queries
 
-    def rankings(self, offsets: IntArray) -> RankingColumns | None:
-        """The rankings at ascending offsets, None for none; takes the rows of `versions`."""
+    def rankings(self, offsets: IntArray) -> RankingColumns:
+        """The rankings at these offsets, ascending; reuses rows that `versions` has just read."""
         rows, self._read = self._read, None
-        if not len(offsets):
-            return None
         if rows is None or not rows.has(offsets):
             rows = self._rows_of(offsets)
         return rows.rankings(offsets, features=self._features)

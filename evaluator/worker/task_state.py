@@ -48,11 +48,10 @@ class TaskState:
     def expect(self, keys: Sequence[Key]) -> None:
         self._key_versions.expect(keys)
 
-    def queries(self, offsets: IntArray) -> StoredQueries | None:
+    def queries(self, offsets: IntArray) -> StoredQueries:
         judgments = self._judgments.of(offsets)
         with _readable():
-            rankings = self._key_versions.rankings(offsets)
-            return None if rankings is None else queries_from(rankings, judgments, task=self._task)
+            return queries_from(self._key_versions.rankings(offsets), judgments, task=self._task)
 
     def entries(self, run: int) -> Entries:
         return self._run(run)[0]

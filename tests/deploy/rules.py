@@ -124,11 +124,11 @@ def together(*expected: dict) -> dict:
     return expected[0] | {"exp_alerts": [alert for one in expected for alert in one["exp_alerts"]]}
 
 
-def only(file: Path, *wanted: str, week: int = 7) -> Path:
+def only(file: Path, *wanted: str, look_back_days: int = 7) -> Path:
     """A file with only the rules of these names, and those that they need.
 
     Days of minutes are slow with all rules, and a week of them in any case: these rules look back
-    *week* days where those of `deploy/` look back exactly a week, or a quarter of an hour less.
+    *look_back_days* where those of `deploy/` look back a week, or a quarter of an hour less.
     """
     rules = rules_of("record") | rules_of("alert")
     kept: set[str] = set()
@@ -143,8 +143,9 @@ def only(file: Path, *wanted: str, week: int = 7) -> Path:
             rule for rule in group["rules"] if {rule.get("record"), rule.get("alert")} & kept
         ]
         for rule in group["rules"]:
-            for of_week, shorter in (("1w", f"{week}d"), ("6d23h45m", f"{week - 1}d23h45m")):
-                rule["expr"] = re.sub(rf"\b{of_week}\b", shorter, rule["expr"])
+            for a_week, days in (("1w", look_back_days), ("6d23h45m", look_back_days - 1)):
+                shorter = f"{days}d{a_week[2:]}"
+                rule["expr"] = re.sub(rf"\b{a_week}\b", shorter, rule["expr"])
     file.write_text(json.dumps({"groups": groups}))
     return file
 

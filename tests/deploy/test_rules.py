@@ -82,9 +82,9 @@ def test_every_recorded_series_is_documented():
 # Against last week: steps of five minutes, a week (here of three days) and more than a day
 
 DAY = 24 * 12
-WEEK = 3 * DAY
-N = WEEK + 30 * 12
-FALL = WEEK + 2 * 12
+LOOK_BACK = 3 * DAY
+N = LOOK_BACK + 30 * 12
+FALL = LOOK_BACK + 2 * 12
 """Two hours into the second week."""
 
 DROPPED = [
@@ -101,7 +101,7 @@ def after_a_week() -> World:
     for job, means in (("same", [0.8] * N), ("falls", falls)):  # the evaluator's alarms detect it
         world.quality(job, [50] * N, means)
         world.coverage(job, [70] * N, means)
-    night = steps((50, 24), (0, 24), (50, WEEK - 24), (0, 24), (50, N - WEEK - 48))
+    night = steps((50, 24), (0, 24), (50, LOOK_BACK - 24), (0, 24), (50, N - LOOK_BACK - 48))
     world.messages("quiet-at-this-hour", "rankings", "started", night)
     stops = steps((50, FALL), (0, N - FALL))
     world.messages("stops", "rankings", "started", stops)
@@ -117,7 +117,7 @@ def test_exactly_the_faults_fire_with_a_last_week_to_compare(tmp_path):
     assert {alert for alert, _ in DROPPED} < {*compared}
     code, output = after_a_week().check(
         tmp_path / "tests.yml",
-        rules=[only(tmp_path / "rules.yml", *compared, week=WEEK // DAY)],
+        rules=[only(tmp_path / "rules.yml", *compared, look_back_days=LOOK_BACK // DAY)],
         firing={"0": [], "5m": [], "2d": [], "3d1h50m": [], "3d4h": DROPPED, "4d3h": DROPPED},
     )
     assert code == 0, output

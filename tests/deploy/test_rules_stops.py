@@ -9,8 +9,8 @@ from tests.deploy.rules import World, counter, expected_alert, only, steps, thre
 NO_RANKINGS = "EvaluatorNoRankings"
 HOUR = 60
 DAY = 24 * HOUR
-WEEK = 3 * DAY
-"""How long ago the compared week is, in rules that look back three days in place of seven."""
+LOOK_BACK = 3 * DAY
+"""Of rules that look back a week in `deploy/`."""
 
 
 def world_of(jobs, n):
@@ -104,7 +104,12 @@ def test_a_pause_that_also_happened_last_week_does_not_fire(tmp_path):
 
     Without samples of the day before, only the week before can prevent an alert.
     """
-    scraped, night, stop, n = DAY + 4 * HOUR, WEEK + 3 * HOUR, WEEK + 2 * HOUR, WEEK + 4 * HOUR
+    scraped, night, stop, n = (
+        DAY + 4 * HOUR,
+        LOOK_BACK + 3 * HOUR,
+        LOOK_BACK + 2 * HOUR,
+        LOOK_BACK + 4 * HOUR,
+    )
     days = [(20, 3 * HOUR), (0, 4 * HOUR), (20, 17 * HOUR)] * 3
     world = World(step_minutes=1, n=n)
     for job, flows in (
@@ -113,14 +118,14 @@ def test_a_pause_that_also_happened_last_week_does_not_fire(tmp_path):
         ("stops-by-day", 2 * HOUR),
     ):
         total = counter(steps(*days, (20, flows), (0, 4 * HOUR - flows)))
-        total[scraped + 1 : WEEK] = [nan] * (WEEK - scraped - 1)
+        total[scraped + 1 : LOOK_BACK] = [nan] * (LOOK_BACK - scraped - 1)
         where = {"job": job, "instance": "a", "topic": "rankings", "outcome": "started"}
         world.put("evaluator_messages_total", total, **where)
     every = ("pauses", "pauses-sooner", "stops-by-day")
     by_day = (NO_RANKINGS, "stops-by-day")
     code, output = world.check(
         tmp_path / "tests.yml",
-        rules=[only(tmp_path / "rules.yml", NO_RANKINGS, week=WEEK // DAY)],
+        rules=[only(tmp_path / "rules.yml", NO_RANKINGS, look_back_days=LOOK_BACK // DAY)],
         firing={
             f"{3 * HOUR + 10}m": [(NO_RANKINGS, job) for job in every],  # nothing to compare with
             f"{DAY + 3 * HOUR + 10}m": [],  # it paused yesterday

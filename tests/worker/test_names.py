@@ -1,7 +1,5 @@
 """The queries of the keys of a stored task, and their places."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -13,7 +11,7 @@ from evaluator.wire.records import Records
 from evaluator.wire.state import task_rows as wire
 from evaluator.worker.key_versions import KeyVersions
 from tests.wire.messages import started_rows
-from tests.worker.stored import SETTINGS, Stored, judgment, ranking
+from tests.worker.stored import judgment, ranking
 
 RANKING = b'{"schema_version":1,"trace_id":"t","node_id":"n","candidate_ids":["a"],"scores":[1]}'
 
@@ -118,20 +116,6 @@ def test_rankings_are_taken_from_the_rows_of_the_last_lookup(monkeypatch):
     assert reads == []
     assert versions.rankings(np.array([6])).trace_ids == ["t1"]
     assert len(reads) == 1
-
-
-def test_the_rows_of_a_lookup_are_released_if_all_its_queries_have_expired(monkeypatch):
-    monkeypatch.setattr("tests.worker.stored.SETTINGS", replace(SETTINGS, remember_ms=100))
-    stored = Stored()
-    stored.rank(ranking("t", 0), ranking("u", 11))
-    stored.judge(judgment("later", 11))
-    stored.commit()
-    stored.restart()
-    reads, get = [], stored.store.get
-    monkeypatch.setattr(stored.store, "get", lambda *names: reads.append(names) or get(*names))
-    stored.judge(judgment("t", 12))
-    assert (len(reads), stored.count("judgments", "late")) == (1, 1)
-    assert stored.state._key_versions._read is None
 
 
 def test_the_next_lookup_releases_the_rows_of_the_last_one(stored):

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from evaluator.core.alarms.ticks import DAY_HOURS, WEEK_HOURS
+from evaluator.core.measures import UNITS_PER_ONE
 
 KEPT_HOURS: Final = 8 * WEEK_HOURS + DAY_HOURS
 N_UNITS: Final = 1 << 16
 """Groups of traces by hash; those of one group within one tick are one statistical unit."""
-UNITS_PER_ONE: Final = 1 << 40
 _SHIFT: Final = 20
 _TOO_LARGE: Final = 1 << 63
 _FEW: Final = 64

@@ -78,8 +78,8 @@ class DiskTier(Protocol):
     def expect(self, keys: Sequence[Key]) -> None:
         """Announces the keys of the next calls, so that their rows can be read ahead."""
 
-    def queries(self, offsets: IntArray) -> StoredQueries | None:
-        """Queries by the ascending offsets of their rankings; None if none is needed."""
+    def queries(self, offsets: IntArray) -> StoredQueries:
+        """Queries by the offsets of their rankings, in ascending order."""
 
     def entries(self, run: int) -> Entries:
         """The timer entries of a run; their rows are -1."""

@@ -7,12 +7,13 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.core.alarms.sums import N_UNITS, UNITS_PER_ONE, UnitSums, exact, integers, units_of
+from evaluator.core.alarms.sums import N_UNITS, UnitSums, exact, integers, units_of
 from evaluator.core.alarms.ticks import TICK_MS
 from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.columns.interning import DictionaryColumn
 from evaluator.core.columns.table import Groups
 from evaluator.core.event_time.clock import MAX_TIMESTAMP_MS
+from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.online.ordered_merge import SettledQuery
 from evaluator.core.online.watched import Template, WatchRules
 from evaluator.core.types.records import IntArray

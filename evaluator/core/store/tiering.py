@@ -91,7 +91,7 @@ class Tiering:
         whole, only_keys = np.flatnonzero(~expired), np.flatnonzero(expired)
         if len(only_keys):
             rows[only_keys] = self._queries.load_expired(keys[only_keys], named[only_keys], event)
-        stored = disk_tier.queries(named["offset"][whole])
+        stored = disk_tier.queries(named["offset"][whole]) if len(whole) else None
         if stored is not None:
             times = np.ascontiguousarray(named["event_ms"][whole])
             arrivals = self._queries.arrive(stored.rankings, keys[whole], times)
