@@ -308,9 +308,6 @@ class StateStore(Protocol):
     def get(self, table: Table, keys: Sequence[bytes]) -> list[bytes | None]:
         """The values of rows; None for missing rows."""
 
-    def expect(self, table: Table, keys: Sequence[bytes]) -> None:
-        """Announces the next `get`, so that rows can be read ahead; no write comes in between."""
-
     def rows(
         self, table: Table, first: bytes = b"", end: bytes | None = None
     ) -> Iterator[tuple[bytes, bytes]]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import islice, repeat
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,17 +22,6 @@ _IN_TABLE: Final = -1
 _ROWS_AT_ONCE: Final = 4096
 
 
-class _Lookup(NamedTuple):
-    """Keys by their place: in the table, or by the offset of a ranking."""
-
-    keys: Sequence[Key]
-    in_table: IntArray
-    """Positions in `keys` of those in the table."""
-    offsets: IntArray
-    """Offsets of rankings, ascending; `by_offset` are the positions of their keys."""
-    by_offset: IntArray
-
-
 class KeyVersions:
     """The queries of each key, as of the last commit.
 
@@ -50,7 +39,6 @@ class KeyVersions:
         self._index = KeyIndex()
         self._starts = np.empty(0, np.int64)  # first offsets of the rows of rankings
         self._read: RankingRows | None = None  # those of the last lookup
-        self._expected: _Lookup | None = None
 
     @property
     def n_bytes(self) -> int:
@@ -61,43 +49,29 @@ class KeyVersions:
 
     def versions(self, keys: Sequence[Key]) -> VersionsOfKeys:
         """The queries of each key."""
-        lookup, self._expected, self._read = self._expected, None, None
-        if lookup is None or lookup.keys is not keys:
-            lookup = self._look_up(keys)
+        places, self._read = self._index.find(halves(keys_from(keys))), None
+        in_table, by_offset = np.flatnonzero(places == _IN_TABLE), np.flatnonzero(places > 0)
         from_table = wire.versions_from(
-            self._store.get("names", [keys[at] for at in lookup.in_table.tolist()])
-            if len(lookup.in_table)
+            self._store.get("names", [keys[at] for at in in_table.tolist()])
+            if len(in_table)
             else []
         )
-        owners, queries = self._queries_by_offset(lookup)
-        owners = np.concatenate([owners, np.repeat(lookup.in_table, from_table.counts)])
-        queries = np.concatenate([queries, from_table.queries])
+        by_offset = by_offset[np.argsort(places[by_offset], kind="stable")]
+        owners = np.concatenate([by_offset, np.repeat(in_table, from_table.counts)])
+        queries = np.concatenate([self._queries_at(places[by_offset] - 1), from_table.queries])
         counts = np.bincount(owners, minlength=len(keys)).astype(np.int64)
         return VersionsOfKeys(counts, queries[np.argsort(owners, kind="stable")])
 
-    def expect(self, keys: Sequence[Key]) -> None:
-        """Reads the rows ahead that `versions` of the same *keys* needs."""
-        self._expected = lookup = self._look_up(keys)
-        if len(lookup.offsets):
-            self._store.expect("queries", self._keys_of_rows(lookup.offsets))
-
-    def _look_up(self, keys: Sequence[Key]) -> _Lookup:
-        places = self._index.find(halves(keys_from(keys)))
-        in_table, by_offset = np.flatnonzero(places == _IN_TABLE), np.flatnonzero(places > 0)
-        by_offset = by_offset[np.argsort(places[by_offset], kind="stable")]
-        return _Lookup(keys, in_table, places[by_offset] - 1, by_offset)
-
-    def _queries_by_offset(self, lookup: _Lookup) -> tuple[IntArray, Versions]:
-        """The keys with an indexed ranking, and their queries."""
-        owners = lookup.by_offset
-        if not len(owners):
-            return owners, NO_VERSIONS
-        self._read = rows = self._rows_of(lookup.offsets)
-        queries = np.empty(len(owners), KEY_VERSION)
-        queries["offset"] = lookup.offsets
-        queries["event_ms"], queries["hash"] = rows.heads(lookup.offsets)
+    def _queries_at(self, offsets: IntArray) -> Versions:
+        """The queries of keys with one ranking, by its offset, ascending."""
+        if not len(offsets):
+            return NO_VERSIONS
+        self._read = rows = self._rows_of(offsets)
+        queries = np.empty(len(offsets), KEY_VERSION)
+        queries["offset"] = offsets
+        queries["event_ms"], queries["hash"] = rows.heads(offsets)
         queries["named_ms"] = queries["event_ms"]
-        return owners, queries
+        return queries
 
     def rankings(self, offsets: IntArray) -> RankingColumns:
         """The rankings at these offsets, ascending; reuses rows that `versions` has just read."""
@@ -108,14 +82,11 @@ class KeyVersions:
 
     def _rows_of(self, offsets: IntArray) -> RankingRows:
         """The rows of rankings at ascending offsets."""
-        return RankingRows(self._store.get("queries", self._keys_of_rows(offsets)))
-
-    def _keys_of_rows(self, offsets: IntArray) -> list[bytes]:
-        """Keys of the rows of rankings at ascending offsets."""
         at = np.searchsorted(self._starts, offsets, side="right") - 1
         if len(at) and at[0] < 0:
             raise StateDamaged(f"the ranking at offset {offsets[0]} is missing")
-        return list(map(row_key, self._starts[np.unique(at)].tolist()))
+        keys = list(map(row_key, self._starts[np.unique(at)].tolist()))
+        return RankingRows(self._store.get("queries", keys))
 
     def first_row(self, offset: int) -> int:
         """The first offset of the row that has the ranking at *offset*."""
@@ -126,7 +97,7 @@ class KeyVersions:
 
     def write(self, batch: StateBatch, changes: Changes) -> None:
         """Puts new rankings and changed rows of `names` into *batch*; updates the index."""
-        self._read = self._expected = None
+        self._read = None
         starts, rows_of_rankings = ranking_rows(changes.started)
         keys_of_rankings = list(map(row_key, starts.tolist()))
         batch.put("queries", zip(keys_of_rankings, rows_of_rankings, strict=True))
@@ -157,7 +128,7 @@ class KeyVersions:
 
     def load(self, runs: Sequence[Run]) -> None:
         """Builds the index from the entries of these runs that are not released."""
-        self._index, self._expected = KeyIndex(), None
+        self._index = KeyIndex()
         starts = (number_of(key) for key, _ in self._store.rows("starts"))
         self._starts = np.fromiter(starts, np.int64)
         for run in runs:  # in the order of their offsets

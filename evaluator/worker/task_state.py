@@ -45,9 +45,6 @@ class TaskState:
         with _readable():
             return self._key_versions.versions(keys)
 
-    def expect(self, keys: Sequence[Key]) -> None:
-        self._key_versions.expect(keys)
-
     def queries(self, offsets: IntArray) -> StoredQueries:
         judgments = self._judgments.of(offsets)
         with _readable():

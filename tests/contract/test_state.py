@@ -104,29 +104,12 @@ def test_a_range_of_rows_includes_its_first_key_and_not_its_end(store, first, en
     assert list(store.rows("queries", first, end)) == [(key, b"v" + key) for key in found]
 
 
-def test_expected_keys_are_found_like_others(store):
+def test_many_keys_are_found_like_few(store):
     rows = [(b"%05d" % number, b"%d" % number) for number in range(200)]
     put(store, "queries", *rows)
-    keys, other = [key for key, _ in rows] + [b"none"], [b"00007", b"none"]
-    store.expect("queries", keys)
-    assert store.get("queries", other) == [b"7", None]
+    keys = [key for key, _ in rows] + [b"none"]
+    assert store.get("queries", keys) == [value for _, value in rows] + [None]
     assert store.get("names", keys) == [None] * 201
-    for _ in range(2):
-        assert store.get("queries", keys) == [value for _, value in rows] + [None]
-    store.expect("queries", keys)
-    store.expect("queries", other)
-    assert store.get("queries", other) == [b"7", None]
-
-
-def test_expect_on_a_closed_store_does_nothing(directory):
-    store = directory.open(0)
-    put(store, "queries", (b"a", b"1"))
-    store.expect("queries", [b"a"])
-    store.close()
-    with pytest.raises(StateUnusable):
-        store.get("queries", [b"a"])
-    with pytest.raises(StateUnusable):
-        store.expect("queries", [b"a"])
 
 
 # Writing

@@ -39,9 +39,6 @@ class MemoryStateStore:
         self._check()
         return [self._tables[table].get(key) for key in keys]
 
-    def expect(self, table: Table, keys: Sequence[bytes]) -> None:  # noqa: ARG002  # all rows are in memory
-        self._check()
-
     def rows(
         self, table: Table, first: bytes = b"", end: bytes | None = None
     ) -> Iterator[tuple[bytes, bytes]]:

@@ -97,8 +97,6 @@ class RocksStateStore:
             table: self._open.get_column_family_handle(table) for table in families
         }
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="state-reader")
-        self._ahead = ThreadPoolExecutor(_READERS, thread_name_prefix="state-reader-ahead")
-        self._expected: tuple[Table, list[bytes], list[Future[Values]]] | None = None
         self._n_bytes_written = 0
         self._changing = Lock()  # against a copy by another thread
         self._discarded: dict[Table, tuple[bytes, int]] = {}  # end of rows; n_bytes then
@@ -134,17 +132,13 @@ class RocksStateStore:
 
     def get(self, table: Table, keys: Sequence[bytes]) -> list[bytes | None]:
         rows, wanted = self._table(table), list(keys)
-        if self._expected is not None and self._expected[:2] == (table, wanted):
-            futures, self._expected = self._expected[2], None
-        elif len(wanted) < 2 * _KEYS_PER_READER:
+        if len(wanted) < 2 * _KEYS_PER_READER:
             return _checked(_values, rows, wanted)
-        else:
-            futures = _read(self._readers, rows, wanted)
+        futures = [
+            self._readers.submit(_values, rows, wanted[first : first + _KEYS_PER_READER])
+            for first in range(0, len(wanted), _KEYS_PER_READER)
+        ]
         return list(chain.from_iterable(_checked(_results, futures)))
-
-    def expect(self, table: Table, keys: Sequence[bytes]) -> None:
-        wanted = list(keys)
-        self._expected = table, wanted, _read(self._ahead, self._table(table), wanted)
 
     def rows(
         self, table: Table, first: bytes = b"", end: bytes | None = None
@@ -210,9 +204,7 @@ class RocksStateStore:
         with self._changing:
             db, self._db, self._tables = self._db, None, {}
         self._handles.clear()  # shared with batches; a handle keeps the database open
-        self._expected = None
-        for readers in (self._readers, self._ahead):
-            readers.shutdown()
+        self._readers.shutdown()
         if db is not None:
             # A close flushes rows of the write-ahead log. If that fails they stay in the log, and
             # the next open reports the error.
@@ -237,14 +229,6 @@ def _results(futures: list[Future[Values]]) -> list[Values]:
     finally:
         futures.clear()
     return found
-
-
-def _read(readers: ThreadPoolExecutor, table: Rdict, keys: list[bytes]) -> list[Future[Values]]:
-    """Values of the rows, read by several threads in parallel."""
-    return [
-        readers.submit(_values, table, keys[first : first + _KEYS_PER_READER])
-        for first in range(0, len(keys), _KEYS_PER_READER)
-    ]
 
 
 def _rows_in_parts(

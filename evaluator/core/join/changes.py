@@ -75,9 +75,6 @@ class DiskTier(Protocol):
     def versions(self, keys: Sequence[Key]) -> VersionsOfKeys:
         """The queries of each key."""
 
-    def expect(self, keys: Sequence[Key]) -> None:
-        """Announces the keys of the next calls, so that their rows can be read ahead."""
-
     def queries(self, offsets: IntArray) -> StoredQueries:
         """Queries by the offsets of their rankings, in ascending order."""
 

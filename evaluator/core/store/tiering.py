@@ -1,7 +1,6 @@
 """Memory tier and disk tier of open queries. The tier of a query changes no result."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -14,8 +13,8 @@ from evaluator.core.join.open_queries import OpenQueries
 from evaluator.core.join.tiers import Event, Tier, after
 from evaluator.core.types.records import IntArray
 
-_PART = 512
-"""Number of keys that are loaded together, while the same number of further keys is read."""
+_PART = 2_048
+"""Number of keys that are loaded together. The rows of as many are in memory for a moment."""
 
 
 class Tiering:
@@ -68,11 +67,9 @@ class Tiering:
         if self._disk_tier is None or not self.n_keys_on_disk:
             return
         unknown = self._keys.unknown(keys)
-        parts = [unknown[first : first + _PART] for first in range(0, len(unknown), _PART)]
-        for part, following in zip_longest(parts, parts[1:]):
+        for first in range(0, len(unknown), _PART):
+            part = unknown[first : first + _PART]
             versions = self._versions(self._disk_tier, part)
-            if following:
-                self._disk_tier.expect(following)
             if len(versions.queries):
                 self._load_versions(self._disk_tier, part, versions, event)
 
