@@ -41,6 +41,7 @@ from evaluator.wire.state.checkpoint import (
 from evaluator.wire.state.heads import N_DELAYS
 from evaluator.wire.state.judgment_rows import judgment_rows, queries_from
 from evaluator.wire.state.origin import commit_metadata, commit_note, generation_of, last_record
+from evaluator.wire.state.ranking_rows import _MEMBERS as MEMBERS
 from evaluator.wire.state.ranking_rows import RankingRows, ranking_rows
 from evaluator.wire.state.task_rows import StateDamaged, row_key
 from evaluator.worker.stored_judgments import StoredJudgments
@@ -357,6 +358,30 @@ def test_an_unreadable_row_is_damage():
     for damaged in (row[:-1], row[:7], row[:20], row[:24] + b"\xc1" * 80, row[:90] + row[91:]):
         with pytest.raises(StateDamaged):
             RankingRows([damaged]).rankings(np.array([9]))
+
+
+@pytest.mark.parametrize(
+    ("member", "value"),
+    [
+        ("stratum", 1),
+        ("n_candidates", 3),
+        ("text_sizes", [2, 2, 2]),
+        *(
+            ("sizes", sizes)
+            for sizes in ([0, 4, 4, 8], [24, 2, 4, 8], [24, 4, 9, 8], [24, 4, 4, 1])
+        ),
+    ],
+)
+def test_a_ranking_with_members_that_contradict_its_row_is_damage(member, value):
+    row = row_of(decoded([9, 10], [ranking("t"), ranking("u")]))
+    at = row.index(np.int64(10).tobytes())
+    members = np.frombuffer(row, MEMBERS, 1, at).copy()
+    assert members["offset"] == [10]
+    members[member] = value
+    changed = row[:at] + members.tobytes() + row[at + MEMBERS.itemsize :]
+    assert len(RankingRows([changed]).rankings(np.array([9]))) == 1
+    with pytest.raises(StateDamaged):
+        RankingRows([changed]).rankings(np.array([10]))
 
 
 def test_queries_that_share_a_key_are_marked():

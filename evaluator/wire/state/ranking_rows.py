@@ -4,10 +4,10 @@ A row has the data of each ranking that the engine reads: ranks instead of score
 if they were decoded.
 """
 
-from collections.abc import Iterable, Sequence, Sized
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from itertools import accumulate, chain, pairwise
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -17,11 +17,10 @@ from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.columns.interning import DictionaryColumn
 from evaluator.core.columns.key_hashes import NO_KEYS
 from evaluator.core.columns.table import spans_of
-from evaluator.core.columns.texts import WORD, TextRows, n_words
+from evaluator.core.columns.texts import WORD, TextRows
 from evaluator.core.join.changes import StartedRows
 from evaluator.core.measures.align import TOP
 from evaluator.core.types.records import (
-    FloatArray,
     IntArray,
     Levels,
     RankingColumns,
@@ -42,11 +41,12 @@ ROW_QUERIES: Final = 32
 _MEMBERS: Final = np.dtype([
     ("offset", "<i8"),
     ("event_ms", "<i8"),
+    ("hash", "V16"),
     ("stratum", "<u2"),
     ("n_candidates", "<u2"),
     ("n_ranked", "<u2"),  # candidates, repeated ones counted once
-    ("id_bytes", "<u4"),  # of the candidates
     ("text_sizes", "<u4", 3),  # see `TextRows`
+    ("sizes", "<u4", 4),  # of its bytes in the columns of the row
 ])  # fmt: skip
 
 T = TypeVar("T")
@@ -54,25 +54,25 @@ T = TypeVar("T")
 
 class _Row(msgspec.Struct, array_like=True):
     members: memoryview
-    hashes: memoryview
-    texts: memoryview
-    strata: list[Stratum]
-    candidate_ids: memoryview  # encoded ids, one after the other
-    ranks: memoryview  # with ties also the first and the last rank of each
+    strata: list[msgspec.Raw]
     top_scores: memoryview
+    ranks: memoryview  # with ties also the first and the last rank of each
+    candidate_ids: memoryview  # encoded ids, one after the other
+    texts: memoryview
     rare: dict[int, RareMembers]  # by position in the row
     levels: list[Levels]  # without segments none
     level_numbers: memoryview  # a byte per ranking
 
     @property
     def columns(self) -> tuple[memoryview, ...]:
-        """The columns with bytes of every ranking, in the order of `RankingRows`."""
-        return self.hashes, self.top_scores, self.ranks, self.candidate_ids, self.texts
+        """The columns of which `sizes` has the sizes."""
+        return self.top_scores, self.ranks, self.candidate_ids, self.texts
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(_Row).decode
 _decode_ids: Final = msgspec.msgpack.Decoder(list[str]).decode
+_decode_stratum: Final = msgspec.msgpack.Decoder(Stratum).decode
 
 
 # Writing
@@ -81,13 +81,10 @@ _decode_ids: Final = msgspec.msgpack.Decoder(list[str]).decode
 class _Columns(NamedTuple):
     """Queries of one commit."""
 
-    members: NDArray[np.void]  # `_MEMBERS`; strata are numbers of the commit
-    hashes: NDArray[np.void]
-    words: NDArray[np.uint64]  # of texts
-    ids: list[bytes]
-    n_lists: IntArray
-    ranks: NDArray[np.uint16]  # [n_ranks, 1], or 3 with ties
-    top_scores: FloatArray  # [n_lists, TOP]
+    members: NDArray[np.void]
+    """`_MEMBERS`, without strata."""
+    texts: tuple[bytes, ...]
+    """The columns of a row that are bytes, of all queries."""
     levels: list[Levels]  # without segments none
     rare: dict[int, RareMembers]
 
@@ -100,28 +97,18 @@ def ranking_rows(started: Sequence[StartedRows]) -> tuple[IntArray, list[bytes]]
     columns = parts[0] if len(parts) == 1 else _joined(parts)
     members, rare, labels = columns.members, columns.rare, _labels_of(started)
     cuts = [*range(0, len(members), ROW_QUERIES), len(members)]
-    n_candidates = members["n_candidates"].astype(np.int64)
-    of_ids, of_ranks, of_lists, of_words = (
-        np.append(0, np.cumsum(lengths))[cuts].tolist()
-        for lengths in (
-            *(n_candidates, n_candidates * columns.n_lists, columns.n_lists),
-            n_words(members["text_sizes"]),
-        )
-    )
+    bounds = _ends(members)[cuts].T.tolist()
     all_strata = np.concatenate([rows.strata for rows in started]).tolist()
     strata = [_numbered(all_strata[first:end]) for first, end in pairwise(cuts)]
     members["stratum"] = list(chain.from_iterable(numbers for _, numbers in strata))
-    texts = zip(
-        *(_cut(members, cuts), _cut(columns.hashes, cuts), _cut(columns.words, of_words)),
-        *(_cut(columns.ranks, of_ranks), _cut(columns.top_scores, of_lists)),
-        strict=True,
-    )
+    of_row = zip(*map(_cut, columns.texts, bounds), strict=True)
+    itemsize, text = _MEMBERS.itemsize, members.tobytes()
     rows = []
-    for at, (of_members, hashes, words, ranks, top_scores) in enumerate(texts):
-        first, end = cuts[at : at + 2]
+    for (first, end), (row_strata, _), texts in zip(pairwise(cuts), strata, of_row, strict=True):
         row = (
-            *(of_members, hashes, words, list(map(labels.__getitem__, strata[at][0]))),
-            *(b"".join(columns.ids[of_ids[at] : of_ids[at + 1]]), ranks, top_scores),
+            text[first * itemsize : end * itemsize],
+            list(map(labels.__getitem__, row_strata)),
+            *texts,
             {row - first: rare[row] for row in range(first, end) if row in rare} if rare else {},
             *_numbered(columns.levels[first:end]),
         )
@@ -129,10 +116,15 @@ def ranking_rows(started: Sequence[StartedRows]) -> tuple[IntArray, list[bytes]]
     return members["offset"][::ROW_QUERIES].astype(np.int64), rows
 
 
-def _cut(column: NDArray[Any], ends: Sequence[int]) -> list[bytes]:
-    """The bytes of a column from each of these entries to the next."""
-    text, size = column.tobytes(), column.nbytes // max(len(column), 1)
-    return [text[first * size : end * size] for first, end in pairwise(ends)]
+def _ends(members: NDArray[np.void]) -> IntArray:
+    """Where each ranking begins in columns of all of them, and where the last one ends."""
+    ends = np.zeros((len(members) + 1, 4), np.int64)
+    np.cumsum(members["sizes"], axis=0, out=ends[1:])
+    return ends
+
+
+def _cut(text: bytes, ends: Sequence[int]) -> list[bytes]:
+    return [text[first:end] for first, end in pairwise(ends)]
 
 
 def _numbered(values: list[T]) -> tuple[list[T], bytes]:
@@ -151,20 +143,29 @@ def _columns_of(rows: StartedRows) -> _Columns:
     ends = np.append(0, np.cumsum(sizes[numbers]))
     last = np.cumsum(counts[records])
     texts = rankings.texts.picked(records)
+    of_rank, of_list = spans_of(records, counts * n_lists), spans_of(records, n_lists)
+    ranks = np.stack([each[of_rank] for each in (ranked.ranks, *(ranked.ties or ()))], axis=1)
     members = np.zeros(len(records), _MEMBERS)
     members["offset"], members["event_ms"] = rows.offsets, rows.event_times_ms
+    members["hash"], members["text_sizes"] = rows.hashes, texts.sizes
     members["n_candidates"], members["n_ranked"] = counts[records], ranked.n_ranked[records]
-    members["text_sizes"] = texts.sizes
-    members["id_bytes"] = ends[last] - ends[last - counts[records]]
-    ranks, of_rank = (ranked.ranks, *(ranked.ties or ())), spans_of(records, counts * n_lists)
+    members["sizes"] = np.stack(
+        (
+            8 * TOP * n_lists[records],
+            2 * ranks.shape[1] * (counts * n_lists)[records],
+            ends[last] - ends[last - counts[records]],
+            WORD * texts.n_words,
+        ),
+        axis=1,
+    )
     return _Columns(
         members,
-        rows.hashes,
-        texts.flat(),
-        encoded[numbers].tolist(),
-        n_lists[records],
-        np.stack([each[of_rank] for each in ranks], axis=1).astype("<u2", copy=False),
-        ranked.top_scores[spans_of(records, n_lists)].astype("<f8", copy=False),
+        (
+            ranked.top_scores[of_list].astype("<f8", copy=False).tobytes(),
+            ranks.astype("<u2", copy=False).tobytes(),
+            b"".join(encoded[numbers].tolist()),
+            texts.flat().tobytes(),
+        ),
         [] if rankings.levels is None else rankings.levels[records].values(),
         rare_of(rankings, ranked.served, records),
     )
@@ -188,12 +189,12 @@ def _joined(parts: Sequence[_Columns]) -> _Columns:
         for part, first in zip(parts, firsts, strict=False)
         for row, each in part.rare.items()
     }
-    *columns, _ = zip(*parts, strict=True)
-    joined = [
-        np.concatenate(each) if isinstance(each[0], np.ndarray) else list(chain.from_iterable(each))
-        for each in columns
-    ]
-    return _Columns._make([*joined, rare])
+    return _Columns(
+        np.concatenate([part.members for part in parts]),
+        tuple(map(b"".join, zip(*(part.texts for part in parts), strict=True))),
+        list(chain.from_iterable(part.levels for part in parts)),
+        rare,
+    )
 
 
 # Reading
@@ -210,35 +211,11 @@ class RankingRows:
             self._rows = [_decode(row) for row in rows if row is not None]
             members = b"".join([row.members for row in self._rows])
             self._members = np.frombuffer(members, _MEMBERS)
-            self._measure()
-
-    def _measure(self) -> None:
-        """Finds the bytes of each ranking in the columns of its row."""
-        rows, members = self._rows, self._members
-        n = _lengths(row.members for row in rows) // _MEMBERS.itemsize
-        self._first_of = np.cumsum(n) - n
-        self._row_of = np.repeat(np.arange(len(rows)), n)
-        n_strata = _lengths(row.strata for row in rows)
-        self._strata = [stratum for row in rows for stratum in row.strata]
-        numbers = members["stratum"].astype(np.int64)
-        if (n < 1).any() or (numbers >= n_strata[self._row_of]).any():
-            raise StateDamaged("a row of rankings has members that are not possible")
-        self._stratum_of = numbers + (np.cumsum(n_strata) - n_strata)[self._row_of]
-        n_lists = _lengths(stratum.rankers for stratum in self._strata)[self._stratum_of]
-        n_ranks = members["n_candidates"] * n_lists
-        n_ties = int(_lengths(row.ranks for row in rows).sum()) // max(2, 2 * int(n_ranks.sum()))
-        self._n_bounds = 3 if n_ties == 3 else 1
-        self._sizes = np.array([
-            *(np.full(len(members), 16), 8 * TOP * n_lists, 2 * self._n_bounds * n_ranks),
-            *(members["id_bytes"], WORD * n_words(members["text_sizes"])),
-        ])  # fmt: skip
-        ends = np.cumsum(self._sizes, axis=1)
-        self._ends = ends - (ends - self._sizes)[:, self._first_of[self._row_of]]
-        n_levels = [n_rows * bool(row.levels) for n_rows, row in zip(n.tolist(), rows, strict=True)]
-        wanted = np.vstack((self._ends[:, np.cumsum(n) - 1], n_levels)).T
-        found = [(*map(len, row.columns), len(row.level_numbers)) for row in rows]
-        if rows and not np.array_equal(wanted, found):
-            raise StateDamaged("a row of rankings has columns of other lengths")
+            n = np.array([len(row.members) for row in self._rows], np.int64) // _MEMBERS.itemsize
+            self._row_of, self._first_of = np.repeat(np.arange(len(n)), n), np.cumsum(n) - n
+            if len(self._row_of) != len(self._members):
+                raise StateDamaged("a row of rankings has members of another length")
+            self._ends = _ends(self._members)
 
     def has(self, offsets: IntArray) -> bool:
         """Whether the rankings at these offsets are all in the rows."""
@@ -246,9 +223,8 @@ class RankingRows:
 
     def heads(self, offsets: IntArray) -> tuple[IntArray, NDArray[np.void]]:
         """Event times of the rankings at these offsets, and hashes of their messages."""
-        at = self._places(offsets)
-        hashes = np.frombuffer(b"".join([row.hashes for row in self._rows]), "V16")
-        return self._members["event_ms"][at].astype(np.int64), hashes[at]
+        members = self._members[self._places(offsets)]
+        return members["event_ms"].astype(np.int64), members["hash"]
 
     def rankings(self, offsets: IntArray, *, features: bool = False) -> RankingColumns:
         """The rankings at these offsets, ascending, with ranks; with *features* also these."""
@@ -257,9 +233,12 @@ class RankingRows:
 
     def _rankings(self, offsets: IntArray, at: IntArray, *, features: bool) -> RankingColumns:
         members, row_of = self._members[at], self._row_of[at]
-        rows = [self._rows[row] for row in row_of.tolist()]
-        places = (at - self._first_of[row_of]).tolist()
-        hashes, top_scores, ranks, ids, texts = self._cut_out(rows, at)
+        rows, first_of = [self._rows[row] for row in row_of.tolist()], self._first_of[row_of]
+        places = (at - first_of).tolist()
+        starts, ends = (self._ends[each] - self._ends[first_of] for each in (at, at + 1))
+        strata = _strata_at(rows, members["stratum"].tolist())
+        n_lists = np.array([len(stratum.rankers) for stratum in strata.names], np.int64)
+        top_scores, ranks, ids, texts = _cut_out(rows, starts, ends)
         counts, times, n_ranked = (
             members[name].astype(np.int64) for name in ("n_candidates", "event_ms", "n_ranked")
         )
@@ -268,23 +247,26 @@ class RankingRows:
             for number, (row, place) in enumerate(zip(rows, places, strict=True))
             if (each := row.rare.get(place))
         }
-        bounds = np.frombuffer(ranks, "<u2").reshape(-1, self._n_bounds)
-        if len(bounds) and not bounds.min():
-            raise StateDamaged("a ranking has a rank 0")
+        sizes, n_ranks = ends - starts, counts * n_lists[strata.numbers]
+        n_bounds = 1 if (sizes[:, 1] == 2 * n_ranks).all() else 3
+        wanted = 8 * TOP * n_lists[strata.numbers], 2 * n_bounds * n_ranks
+        bounds = np.frombuffer(ranks, "<u2").reshape(-1, n_bounds)
+        if (sizes[:, :2] != np.stack(wanted, axis=1)).any() or not bounds.all():
+            raise StateDamaged("a ranking has other ranks than candidates")
         no_times, nothing = np.empty(0, np.int64), ByteStrings.of([None] * len(at))
         return RankingColumns(
             offsets=offsets,
             timestamps_ms=times,
             texts=TextRows.stored(texts, members["text_sizes"].astype(np.int64)),
             key_hashes=NO_KEYS,
-            hashes=np.frombuffer(hashes, "V16"),
+            hashes=members["hash"],
             keys=nothing,
             values=nothing,
             heartbeat_offsets=no_times,
             heartbeat_timestamps_ms=no_times,
             malformed=[],
             next_offset=int(offsets[-1]) + 1,
-            strata=DictionaryColumn(self._strata, self._stratum_of[at].astype(np.int32)),
+            strata=strata,
             candidate_counts=counts,
             candidate_ids=DictionaryColumn.of(_decode_ids(_list_head(int(counts.sum())) + ids)),
             scores=np.empty(0),
@@ -301,7 +283,7 @@ class RankingRows:
                 bounds[:, 0],
                 np.frombuffer(top_scores, "<f8").reshape(-1, TOP),
                 n_ranked,
-                (bounds[:, 1], bounds[:, 2]) if self._n_bounds == 3 else None,
+                (bounds[:, 1], bounds[:, 2]) if n_bounds == 3 else None,
                 served_lists(counts, rare),
             ),
         )
@@ -320,23 +302,29 @@ class RankingRows:
             raise StateDamaged(f"the ranking at offset {offsets[at < 0][0]} is missing")
         return at
 
-    def _cut_out(self, rows: Sequence[_Row], at: IntArray) -> list[bytes]:
-        """The bytes of some rankings, by column; *rows* are the row of each."""
-        ends = self._ends[:, at]
-        spans = zip((ends - self._sizes[:, at]).tolist(), ends.tolist(), strict=True)
-        columns = zip(*(row.columns for row in rows), strict=True)
-        return [
-            b"".join([each[first:end] for each, first, end in zip(column, *of_column, strict=True)])
-            for column, of_column in zip(columns, spans, strict=True)
-        ]
-
 
 def _readable() -> AbstractContextManager[None]:
     return refused_as(StateDamaged, "a ranking cannot be read")
 
 
-def _lengths(columns: Iterable[Sized]) -> IntArray:
-    return np.array(list(map(len, columns)), np.int64)
+def _cut_out(rows: Sequence[_Row], starts: IntArray, ends: IntArray) -> list[bytes]:
+    """The bytes of some rankings, by column; *rows* are the row of each."""
+    columns = zip(*(row.columns for row in rows), strict=True)
+    found = []
+    for column, of_first, of_end in zip(columns, starts.T.tolist(), ends.T.tolist(), strict=True):
+        parts = map(slice, of_first, of_end)
+        found.append(b"".join([text[part] for text, part in zip(column, parts, strict=True)]))
+    if list(map(len, found)) != (ends - starts).sum(axis=0).tolist():
+        raise StateDamaged("a row of rankings has columns of other lengths")
+    return found
+
+
+def _strata_at(rows: Sequence[_Row], places: Sequence[int]) -> DictionaryColumn:
+    """The strata at places of rows; each is decoded once."""
+    texts = [bytes(row.strata[place]) for row, place in zip(rows, places, strict=True)]
+    numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+    of = np.fromiter(map(numbers.__getitem__, texts), np.int32, len(texts))
+    return DictionaryColumn(list(map(_decode_stratum, numbers)), of)
 
 
 def _levels_at(rows: Sequence[_Row], places: Sequence[int]) -> DictionaryColumn | None:
