@@ -13,8 +13,8 @@ from evaluator.core.join.open_queries import OpenQueries
 from evaluator.core.join.tiers import Event, Tier, after
 from evaluator.core.types.records import IntArray
 
-_PART = 2_048
-"""Number of keys that are loaded together. The rows of as many are in memory for a moment."""
+_PART = 1_024
+"""Number of keys that are loaded together: as many rows of the disk tier may be in memory."""
 
 
 class Tiering:

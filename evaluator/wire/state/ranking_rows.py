@@ -213,9 +213,11 @@ class RankingRows:
             self._members = np.frombuffer(members, _MEMBERS)
             n = np.array([len(row.members) for row in self._rows], np.int64) // _MEMBERS.itemsize
             self._row_of, self._first_of = np.repeat(np.arange(len(n)), n), np.cumsum(n) - n
-            if len(self._row_of) != len(self._members):
-                raise StateDamaged("a row of rankings has members of another length")
             self._ends = _ends(self._members)
+            sizes = np.array([list(map(len, row.columns)) for row in self._rows]).reshape(-1, 4)
+            wanted = np.diff(self._ends[np.append(self._first_of, n.sum())], axis=0)
+            if len(self._row_of) != len(self._members) or (wanted != sizes).any():
+                raise StateDamaged("a row of rankings has columns of other lengths")
 
     def has(self, offsets: IntArray) -> bool:
         """Whether the rankings at these offsets are all in the rows."""
@@ -310,13 +312,11 @@ def _readable() -> AbstractContextManager[None]:
 def _cut_out(rows: Sequence[_Row], starts: IntArray, ends: IntArray) -> list[bytes]:
     """The bytes of some rankings, by column; *rows* are the row of each."""
     columns = zip(*(row.columns for row in rows), strict=True)
-    found = []
-    for column, of_first, of_end in zip(columns, starts.T.tolist(), ends.T.tolist(), strict=True):
-        parts = map(slice, of_first, of_end)
-        found.append(b"".join([text[part] for text, part in zip(column, parts, strict=True)]))
-    if list(map(len, found)) != (ends - starts).sum(axis=0).tolist():
-        raise StateDamaged("a row of rankings has columns of other lengths")
-    return found
+    spans = zip(starts.T.tolist(), ends.T.tolist(), strict=True)
+    return [
+        b"".join([text[first:end] for text, first, end in zip(column, *of_column, strict=True)])
+        for column, of_column in zip(columns, spans, strict=True)
+    ]
 
 
 def _strata_at(rows: Sequence[_Row], places: Sequence[int]) -> DictionaryColumn:
