@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.core.columns.byte_strings import ByteStrings
-from evaluator.core.columns.interning import DictionaryColumn
+from evaluator.core.columns.interning import DictionaryColumn, Interner
 from evaluator.core.columns.key_hashes import NO_KEYS
 from evaluator.core.columns.table import spans_of
 from evaluator.core.columns.texts import WORD, TextRows
@@ -118,8 +118,9 @@ def ranking_rows(started: Sequence[StartedRows]) -> tuple[IntArray, list[bytes]]
 
 def _ends(members: NDArray[np.void]) -> IntArray:
     """Where each ranking begins in columns of all of them, and where the last one ends."""
-    ends = np.zeros((len(members) + 1, 4), np.int64)
-    np.cumsum(members["sizes"], axis=0, out=ends[1:])
+    sizes = members["sizes"]
+    ends = np.zeros((len(members) + 1, sizes.shape[1]), np.int64)
+    np.cumsum(sizes, axis=0, out=ends[1:])
     return ends
 
 
@@ -214,9 +215,10 @@ class RankingRows:
             n = np.array([len(row.members) for row in self._rows], np.int64) // _MEMBERS.itemsize
             self._row_of, self._first_of = np.repeat(np.arange(len(n)), n), np.cumsum(n) - n
             self._ends = _ends(self._members)
-            sizes = np.array([list(map(len, row.columns)) for row in self._rows]).reshape(-1, 4)
             wanted = np.diff(self._ends[np.append(self._first_of, n.sum())], axis=0)
-            if len(self._row_of) != len(self._members) or (wanted != sizes).any():
+            found = np.array([list(map(len, row.columns)) for row in self._rows])
+            found = found.reshape(wanted.shape)
+            if len(self._row_of) != len(self._members) or (wanted != found).any():
                 raise StateDamaged("a row of rankings has columns of other lengths")
 
     def has(self, offsets: IntArray) -> bool:
@@ -237,10 +239,10 @@ class RankingRows:
         members, row_of = self._members[at], self._row_of[at]
         rows, first_of = [self._rows[row] for row in row_of.tolist()], self._first_of[row_of]
         places = (at - first_of).tolist()
-        starts, ends = (self._ends[each] - self._ends[first_of] for each in (at, at + 1))
+        starts, sizes = self._ends[at] - self._ends[first_of], members["sizes"]
         strata = _strata_at(rows, members["stratum"].tolist())
-        n_lists = np.array([len(stratum.rankers) for stratum in strata.names], np.int64)
-        top_scores, ranks, ids, texts = _cut_out(rows, starts, ends)
+        n_lists = np.array([len(stratum.rankers) for stratum in strata.names])[strata.numbers]
+        top_scores, ranks, ids, texts = _cut_out(rows, starts, starts + sizes)
         counts, times, n_ranked = (
             members[name].astype(np.int64) for name in ("n_candidates", "event_ms", "n_ranked")
         )
@@ -249,11 +251,10 @@ class RankingRows:
             for number, (row, place) in enumerate(zip(rows, places, strict=True))
             if (each := row.rare.get(place))
         }
-        sizes, n_ranks = ends - starts, counts * n_lists[strata.numbers]
-        n_bounds = 1 if (sizes[:, 1] == 2 * n_ranks).all() else 3
-        wanted = 8 * TOP * n_lists[strata.numbers], 2 * n_bounds * n_ranks
+        n_bounds = 1 if (sizes[:, 1] == 2 * counts * n_lists).all() else 3
+        wanted = np.stack((8 * TOP * n_lists, 2 * n_bounds * counts * n_lists), axis=1)
         bounds = np.frombuffer(ranks, "<u2").reshape(-1, n_bounds)
-        if (sizes[:, :2] != np.stack(wanted, axis=1)).any() or not bounds.all():
+        if (sizes[:, :2] != wanted).any() or not bounds.all():
             raise StateDamaged("a ranking has other ranks than candidates")
         no_times, nothing = np.empty(0, np.int64), ByteStrings.of([None] * len(at))
         return RankingColumns(
@@ -321,10 +322,9 @@ def _cut_out(rows: Sequence[_Row], starts: IntArray, ends: IntArray) -> list[byt
 
 def _strata_at(rows: Sequence[_Row], places: Sequence[int]) -> DictionaryColumn:
     """The strata at places of rows; each is decoded once."""
-    texts = [bytes(row.strata[place]) for row, place in zip(rows, places, strict=True)]
-    numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
-    of = np.fromiter(map(numbers.__getitem__, texts), np.int32, len(texts))
-    return DictionaryColumn(list(map(_decode_stratum, numbers)), of)
+    encoded, of_rankings = Interner(), zip(rows, places, strict=True)
+    numbers = encoded.of((bytes(row.strata[place]) for row, place in of_rankings), len(rows))
+    return DictionaryColumn(list(map(_decode_stratum, encoded.values_by_number)), numbers)
 
 
 def _levels_at(rows: Sequence[_Row], places: Sequence[int]) -> DictionaryColumn | None:
