@@ -3,8 +3,10 @@
 import pytest
 from xdist.scheduler import LoadGroupScheduling
 
-ONE_PROCESS = ("kafka", "browser")
-"""Markers of tests that share one expensive resource: they run in one process."""
+KAFKA = ("kafka", "kafka from m on")
+"""Tests with a broker are in two processes, by the names of their files: each takes as long."""
+
+SECOND_HALF = "tests/kafka/test_m"
 
 LONG = ("slow", "promtool", "kubectl")
 """Markers of tests that may take long: each goes to whichever process is free.
@@ -12,7 +14,7 @@ LONG = ("slow", "promtool", "kubectl")
 Those that share a fixture of their file go with the whole file, so that it is created once.
 """
 
-LONGEST_FIRST = ("kafka", "minutes", "brokers")
+LONGEST_FIRST = (*KAFKA, "minutes", "brokers")
 """Groups that take minutes, mostly of waiting: they start first, each in a process.
 
 `brokers` are tests of brokers that are secured or become unavailable; `minutes` take minutes.
@@ -73,9 +75,10 @@ def put_into_groups(items: list[pytest.Item]) -> None:
 def own_group_of(item: pytest.Item) -> str | None:
     """The group of a test by its markers: of an expensive resource, or of long tests."""
     names = {mark.name for mark in item.iter_markers()}
-    for name in ONE_PROCESS:
-        if name in names:
-            return name
+    if "kafka" in names:
+        return KAFKA[file_of(item) >= SECOND_HALF]
+    if "browser" in names:
+        return "browser"  # one for all of them
     if names.isdisjoint(LONG) or not is_alone(item):
         return None
     return file_of(item) if shares(item) else ALONE
