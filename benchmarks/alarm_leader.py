@@ -159,7 +159,7 @@ def records_of(queries: Queries, *, is_pair: bool) -> Iterator[tuple[int, Output
         yield task, OutputRecord(b"k", json.dumps(document).encode(), HEADERS)
     beyond_ms = START_MS + queries.n_ticks * TICK_MS + MATURITY_MS + TICK_MS
     for task, n in enumerate(ns):
-        (last,) = encode_watermark(WatermarkRecord(beyond_ms, n), task=task)
+        last = encode_watermark(WatermarkRecord(beyond_ms, n), task=task)
         yield task, OutputRecord(b"k", last.value, HEADERS)
 
 

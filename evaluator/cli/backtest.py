@@ -4,11 +4,11 @@ import argparse
 import asyncio
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice, product
 from math import prod
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from tqdm import tqdm
@@ -24,7 +24,7 @@ from evaluator.cli.wiring import topic_names, warn
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.config.settings import SPECS
-from evaluator.core.alarms.ticks import TICK_MS, tick_end_of
+from evaluator.core.alarms.ticks import DAY_HOURS, HOUR_MS, TICK_MS, tick_end_of
 from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.measures import MeasureSet
 from evaluator.core.online.watched import AlarmCommand, SeriesName, WatchRules
@@ -45,8 +45,9 @@ from evaluator.replay.results import ResultDirectory
 from evaluator.replay.run import replay as run_replay
 from evaluator.replay.writing import SETTLED
 from evaluator.tables import format_table, printable, utc_time
-from evaluator.wire.alarms.records import AlarmRefused, read_commands
+from evaluator.wire.alarms.records import read_commands
 from evaluator.wire.outputs.settled import WatchedReader
+from evaluator.wire.reading import refused_as
 
 GRID: Final[Mapping[str, Sequence[str]]] = {
     "alarm_tolerance": ("0.005", "0.01", "0.02"),
@@ -57,7 +58,6 @@ MAX_GRID: Final = 16
 GRID_SECONDS: Final = 900
 """After this time no further settings of a grid are tried."""
 
-_DAY_MS: Final = 86_400_000
 _LINES: Final = 2_000
 _SERIES: Final = ("series", "queries", "days watched", "alarms", "in 30 days")
 _ALARMS: Final = (
@@ -151,10 +151,8 @@ def _setting_text(value: object) -> str:
 def _commands_in(folder: Path) -> list[AlarmCommand]:
     """The commands that a replay has executed, in its folder."""
     path = folder / ALARM_COMMANDS
-    try:
+    with refused_as(SourceUnusable, str(path)):
         return read_commands(read_file(path).splitlines()) if path.exists() else []
-    except AlarmRefused as error:
-        raise SourceUnusable(f"{path}: {error}") from None
 
 
 def _replay(
@@ -186,12 +184,17 @@ def _run(
         begin_ms = times_ms[0] - times_ms[0] % TICK_MS
         test = Backtest(rules, commands, begin_ms, tick_end_of(times_ms[-1]))
         with tqdm(unit="series", desc="drops", disable=None) as bar:
+            return test.run(results, _mover(bar))
 
-            def on_progress(n_done: int, n: int) -> None:
-                bar.total = n
-                bar.update(n_done - bar.n)
 
-            return test.run(results, on_progress)
+def _mover(bar: Any) -> Callable[[int, int], None]:
+    """Moves a bar to a number of a total."""
+
+    def move(n_done: int, n: int) -> None:
+        bar.total = n
+        bar.update(n_done - bar.n)
+
+    return move
 
 
 def _watched_queries(
@@ -201,12 +204,7 @@ def _watched_queries(
     read = WatchedReader(rules.watched(measures), rules.columns())
     newest_ms: dict[int, int] = {}
     with tqdm(unit="B", unit_scale=True, desc="settled", disable=None) as bar:
-
-        def on_read(n_bytes: int, of: int) -> None:
-            bar.total = of
-            bar.update(n_bytes - bar.n)
-
-        lines = enumerate(result_lines(path, on_read), 1)
+        lines = enumerate(result_lines(path, _mover(bar)), 1)
         while some := list(islice(lines, _LINES)):
             numbers, values = zip(*some, strict=True)
             found, refused = read(ByteStrings.of(values), np.array(numbers))
@@ -239,7 +237,7 @@ def _by_task(
 
 def report(result: BacktestResult, budget_days: int) -> str:
     """Both tables, and how to read them."""
-    days = (result.end_ms - result.begin_ms) / _DAY_MS
+    days = (result.end_ms - result.begin_ms) / (DAY_HOURS * HOUR_MS)
     period = f"{_day(result.begin_ms)} to {_day(result.end_ms)}"
     parts = [f"{period}: {days:.1f} days of settled queries."]
     drops = [f"-{drop:.2f}" for drop in DROPS]

@@ -46,8 +46,9 @@ from evaluator.replay.weighing import Score, Weighing, linear
 from evaluator.replay.writing import DEAD_LETTERS, EVALUATIONS, FILES, WrittenFiles
 from evaluator.tables import utc_time
 from evaluator.version import how_to_install
-from evaluator.wire.alarms.records import AlarmRefused, read_commands
+from evaluator.wire.alarms.records import read_commands
 from evaluator.wire.messages.limits import MAX_SCORERS, is_scorer_name
+from evaluator.wire.reading import refused_as
 from evaluator.wire.weights.weights_record import Weights
 
 RESERVED_LABELS: Final = frozenset({"le", *(label for spec in FAMILIES for label in spec.labels)})
@@ -158,10 +159,8 @@ def commands_of(
     else:
         path = directory_of(options.source) / ALARM_COMMANDS
         lines = read_file(path).splitlines() if path.exists() else []
-    try:
+    with refused_as(SourceUnusable, f"the alarm-commands of {shown(options.source)}"):
         return read_commands(lines)
-    except AlarmRefused as error:
-        raise SourceUnusable(f"the alarm-commands of {shown(options.source)}: {error}") from None
 
 
 def _weighing(path: Path, weights: Weights, settings: Settings) -> Weighing:

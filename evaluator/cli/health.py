@@ -7,6 +7,7 @@ from typing import Final
 
 from evaluator.cli.exits import FOUND, INPUT_UNUSABLE, UsageError
 from evaluator.config import Settings
+from evaluator.secret_files import reason_of
 
 TIMEOUT_SECONDS: Final = 5
 LOOPBACK_OF: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # the keys are not bound
@@ -32,9 +33,8 @@ def health(options: argparse.Namespace, settings: Settings) -> int:
         response = connection.getresponse()
         body = response.read().decode("utf-8", "replace")
     except (OSError, http.client.HTTPException) as error:
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         print(
-            f"the worker at {host}:{port} is unreachable: {reason}. "
+            f"the worker at {host}:{port} is unreachable: {reason_of(error)}. "
             "Start it, or give the port with --set http_port=..."
         )
         return INPUT_UNUSABLE

@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from evaluator.adapters.kafka import GroupSettings, KafkaCanonicalSink, KafkaForeignSource
@@ -28,7 +27,7 @@ from evaluator.mapping.mapper import Mapper, MapperSettings
 from evaluator.mapping.progress import RepeatRules
 from evaluator.ports import Sink
 from evaluator.version import __version__
-from evaluator.wire.messages.codec import decode_judgments, decode_rankings
+from evaluator.wire.messages.staged import Decoding
 from evaluator.wire.outputs.sizes import OVERSIZE_OUTPUT
 
 GROUP_SUFFIX = "-map"
@@ -43,11 +42,8 @@ def map(options: argparse.Namespace, settings: Settings) -> int:  # noqa: A001 -
     written = _written(options.to, {log: names[log] for log in mapping.logs})
     connection = connection_of(options.source, settings, may_be_one=True)
     group = from_settings(GroupSettings, settings, group_id=f"{settings.group_id}{GROUP_SUFFIX}")
-    max_skew_ms = settings.max_future_skew_ms
-    decode: dict[Log, Decode] = {
-        "rankings": partial(decode_rankings, max_future_skew_ms=max_skew_ms),
-        "judgments": partial(decode_judgments, max_future_skew_ms=max_skew_ms),
-    }
+    decoding = Decoding(max_future_skew_ms=settings.max_future_skew_ms)
+    decode: dict[Log, Decode] = {"rankings": decoding.rankings, "judgments": decoding.judgments}
     schemas = schemas_of(settings, connection, writes=True)
     is_one = len({names[log] for log in mapping.logs}) < len(mapping.logs)  # it has both
     of_stages = stages_of(settings, schemas, watched=not is_one)

@@ -14,7 +14,7 @@ from evaluator.replay.alarms import AlarmReplay
 from evaluator.replay.merging import Merge
 from evaluator.replay.shards import Shard
 from evaluator.replay.writing import FileRules, Part
-from evaluator.wire.alarms.records import AlarmRefused
+from evaluator.wire.reading import refused_as
 
 
 def merge(options: argparse.Namespace, settings: Settings) -> int:  # noqa: ARG001  # those of the shards
@@ -46,10 +46,8 @@ def rules_of(merging: Merge) -> tuple[FileRules, AlarmReplay | None]:
     measures = measure_set(settings)
     alarms = None
     if "alarms" in of:
-        try:
+        with refused_as(SourceUnusable, "the alarm-commands of the directories"):
             commands = merging.commands()
-        except AlarmRefused as error:
-            raise SourceUnusable(f"the alarm-commands of the directories: {error}") from None
         watched = watch_rules_of(settings, measures)
         alarms = AlarmReplay(watched, measures, commands, of["alarms"])
     rules = FileRules(

@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import Struct
 
+from evaluator.core.alarms.ticks import HOUR_MS
 from evaluator.core.types.records import Log
 
-HOUR_MS: Final = 3_600_000
 START_MS: Final = 1_763_676_000_000
 SPAN_MS: Final = 8 * HOUR_MS
 REGRESSION_MS: Final = START_MS + SPAN_MS // 2

@@ -2,18 +2,16 @@
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import field
 
 from evaluator.core.event_time.clock import MAX_TIMESTAMP_MS
 from evaluator.core.types.records import FeatureColumns, JudgmentColumns, Log, RankingColumns
 from evaluator.core.types.skips import Skips
 from evaluator.ports import UNKNOWN_END, UNKNOWN_START, RangeSource
-from evaluator.wire.messages.codec import decode_judgments, decode_rankings
-from evaluator.wire.messages.staged import Stages, decoded
+from evaluator.wire.messages.staged import Decoding
 from evaluator.wire.records import Records, without
 
 if TYPE_CHECKING:
@@ -71,23 +69,18 @@ def parse_time_ms(text: str) -> int:
     )  # rounded up: clocks have whole milliseconds
 
 
-class ReadRules(Struct, frozen=True, kw_only=True):
+class ReadRules(Decoding, frozen=True, kw_only=True):
     """The range of records to read from both logs.
 
     A log is read from the first record at which its clock reaches `from_ms` to before the one at
-    which it reaches `to_ms` (None: the ends of the log). With `features`, rankings keep their
-    features, and the levels of `segments`. `stages` map the records of foreign logs, with `schemas`
-    if they name any. Only `tasks` are read; None: all.
+    which it reaches `to_ms` (None: the ends of the log). `schemas` are those that records of
+    foreign logs name, if any. Only `tasks` are read; None: all.
     """
 
-    max_future_skew_ms: int
     max_poll_records: int = 5_000
     from_ms: int | None = None
     to_ms: int | None = None
-    features: bool = False
-    segments: tuple[str, ...] = ()
     skips: Skips = field(default_factory=dict)
-    stages: Stages = field(default_factory=dict)
     tasks: tuple[int, ...] | None = None
     schemas: "Schemas | None" = None
 
@@ -179,17 +172,7 @@ class LogRange:
 
 def batch_of(records: Records, rules: ReadRules) -> Batch:
     """The messages of records of one log, of a foreign one through its stage."""
-    stage = rules.stages.get(records.log)
-    if records.log == "judgments":
-        judgments = partial(decode_judgments, max_future_skew_ms=rules.max_future_skew_ms)
-        return decoded(stage, records, judgments)
-    rankings = partial(
-        decode_rankings,
-        max_future_skew_ms=rules.max_future_skew_ms,
-        features=rules.features,
-        segments=rules.segments,
-    )
-    return decoded(stage, records, rankings)
+    return rules.judgments(records) if records.log == "judgments" else rules.rankings(records)
 
 
 def first_reaching(batch: Batch, moment_ms: int | None) -> int | None:

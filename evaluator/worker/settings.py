@@ -2,16 +2,14 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 from msgspec import Struct, field
 
 from evaluator.core.measures import MeasureSet
-from evaluator.core.types.records import JudgmentColumns, Log, Outputs, RankingColumns
+from evaluator.core.types.records import Log, Outputs
 from evaluator.core.types.skips import Skips
 from evaluator.ports import Lane
-from evaluator.wire.messages.codec import decode_judgments, decode_rankings
-from evaluator.wire.messages.staged import Stages, decoded, restored
+from evaluator.wire.messages.staged import Decoding, restored
 from evaluator.wire.outputs.encoding import (
     encode_dead_letters,
     encode_evaluations,
@@ -25,7 +23,6 @@ from evaluator.wire.records import (
     GENERATION_HEADER,
     Output,
     OutputRecord,
-    Records,
 )
 
 Emission = dict[Lane, Sequence[OutputRecord]]
@@ -54,35 +51,19 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
     counts_positions: bool = False
 
 
-class Wire(Struct, frozen=True, kw_only=True):
-    """Decodes records into columns and encodes outputs into records."""
+class Wire(Decoding, frozen=True, kw_only=True):
+    """Decodes records into columns and encodes outputs into records.
+
+    Features also go into `settled`, for the online learner.
+    """
 
     measures: MeasureSet
-    max_future_skew_ms: int
     maturity_ms: int
     window_ms: int
     emit_query: bool
     topic_names: Mapping[Log, str]
     fingerprint: str
-    features: bool = False  # decoded and put into `settled`, for the online learner
-    segments: tuple[str, ...] = ()
     segment_measures: tuple[str, ...] = ()
-    stages: Stages = field(default_factory=dict)  # of foreign logs
-
-    def rankings(self, records: Records) -> RankingColumns:
-        """Columns of records of `rankings`."""
-        decode = partial(
-            decode_rankings,
-            max_future_skew_ms=self.max_future_skew_ms,
-            features=self.features,
-            segments=self.segments,
-        )
-        return decoded(self.stages.get("rankings"), records, decode)
-
-    def judgments(self, records: Records) -> JudgmentColumns:
-        """Columns of records of `judgments`."""
-        decode = partial(decode_judgments, max_future_skew_ms=self.max_future_skew_ms)
-        return decoded(self.stages.get("judgments"), records, decode)
 
     def encode(self, outputs: Outputs, task: int, generation: str) -> Emission:
         """Records of the outputs of one batch."""
@@ -107,7 +88,7 @@ class Wire(Struct, frozen=True, kw_only=True):
         )
         if outputs.watermark_record is not None:
             watermark = encode_watermark(outputs.watermark_record, task=task)
-            rows = joined([rows, OutputRows.of(watermark)])
+            rows = joined([rows, OutputRows.of([watermark])])
         return replace(
             rows,
             headers=(

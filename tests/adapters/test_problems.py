@@ -3,7 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from evaluator.adapters.http.problems import HOUR_MS, QUARTER_MS, STALL_MS, Recent, problems_of
+from evaluator.adapters.http.problems import QUARTER_MS, STALL_MS, Recent, problems_of
+from evaluator.core.alarms.ticks import HOUR_MS
 from evaluator.core.types.tally import GroupedTally
 from evaluator.exposition.limits import LIMITS, limit
 from evaluator.exposition.snapshot import Resources, Snapshot

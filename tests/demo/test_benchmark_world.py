@@ -140,5 +140,5 @@ def test_the_leader_of_the_benchmark_reads_the_queries_that_the_worker_settled(w
     assert [query.n for query in queries] == list(range(len(settled)))
     assert {query.features.shape for query in queries} == {(USUAL.candidates, 4)}
     assert [order_position_of(value) for value in settled] == list(map(PLACE, queries))
-    assert order_position_of(encode_watermark(WatermarkRecord(5, 7), task=0)[0].value) is None
+    assert order_position_of(encode_watermark(WatermarkRecord(5, 7), task=0).value) is None
     assert min(beside.leader(settled)) > 0

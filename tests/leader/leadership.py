@@ -69,7 +69,7 @@ class LeaderHarness:
                 task, value = record.task, settled_value(record)
             else:
                 task, watermark = record
-                value = encode_watermark(watermark, task=task)[0].value
+                value = encode_watermark(watermark, task=task).value
             self.broker.write(("settled", task), [OutputRecord(b"k", value, headers)])
 
     def settle_all(self, queries: Sequence[SettledQuery], seed: int = 0, **how: str) -> None:

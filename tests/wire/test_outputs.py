@@ -439,7 +439,7 @@ SETTLED = (
 )
 WATCHED_VALUES = [
     (SETTLED % (0, 0, 8)).encode(),
-    encode_watermark(WatermarkRecord(9, 1), task=3)[0].value,
+    encode_watermark(WatermarkRecord(9, 1), task=3).value,
     (SETTLED % (1, 1, 9)).encode(),
 ]
 
@@ -574,10 +574,8 @@ def test_training_data_too_large_for_a_topic_are_omitted_and_marked():
 
 
 def test_a_watermark_record_has_no_key():
-    assert encode_watermark(WatermarkRecord(1_500, 7), task=3) == [
-        OutputRecord(None, b'{"task":3,"watermark_ms":1500,"n":7}')
-    ]
-    assert encode_watermark(None, task=3) == []
+    record = encode_watermark(WatermarkRecord(1_500, 7), task=3)
+    assert record == OutputRecord(None, b'{"task":3,"watermark_ms":1500,"n":7}')
 
 
 # --- windows and dead letters ------------------------------------------------------------------

@@ -341,7 +341,7 @@ KINDS: dict[str, Kind] = {
     "settled": Kind(
         lambda: [
             *map(settled_value, world(5, 6)),
-            encode_watermark(WatermarkRecord(5, 7), task=0)[0].value,
+            encode_watermark(WatermarkRecord(5, 7), task=0).value,
             GRAPH,
         ],
         lambda v: decode_settled(v, MEASURES),

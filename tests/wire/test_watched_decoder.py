@@ -28,7 +28,7 @@ VALUES = [
     QUERY.replace(b'"grades"', b'"silent":true,"grades"').replace(b"t-\xc3\xa4", b""),
     QUERY.replace(b',"segments":{"locale":"de"}', b""),
     b'{"n":8,"task":3,"settled_time_ms":%d,"grades":{},"values":{}}' % (2**63 - 1),
-    encode_watermark(WatermarkRecord(9, 8), task=3)[0].value,
+    encode_watermark(WatermarkRecord(9, 8), task=3).value,
     b'{"n":9,"task":3,"settled_time_ms":0,"watermark_ms":null,"silent":false}',
 ]
 

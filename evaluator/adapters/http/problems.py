@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from evaluator.adapters.http.status import ahead_warnings, skew_warnings
+from evaluator.core.alarms.ticks import HOUR_MS
 from evaluator.core.online.events import LeaderView
 from evaluator.core.online.watched import COVERAGE
 from evaluator.core.types.records import LOGS
@@ -17,7 +18,6 @@ from evaluator.exposition.alarm_sentence import alarm_sentence, alert_of
 from evaluator.exposition.limits import limit
 from evaluator.exposition.snapshot import Resources, Snapshot, TaskView
 
-HOUR_MS: Final = 3_600_000
 QUARTER_MS: Final = 900_000
 STALL_MS: Final = 600_000
 RECENT_STEP_MS: Final = 30_000

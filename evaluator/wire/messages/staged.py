@@ -1,11 +1,21 @@
 """The stage before the decoder: foreign records to messages, and dead letters back to records."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Protocol, TypeVar
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
-from evaluator.core.types.records import Columns, DeadLetter, Log, Outputs
+from evaluator.core.types.records import (
+    Columns,
+    DeadLetter,
+    JudgmentColumns,
+    Log,
+    Outputs,
+    RankingColumns,
+)
+from evaluator.wire.messages.codec import decode_judgments, decode_rankings
 from evaluator.wire.records import Records
 
 ColumnsT = TypeVar("ColumnsT", bound=Columns)
@@ -26,11 +36,35 @@ class Stage(Protocol):
 Stages = Mapping[Log, Stage]
 
 
-def decoded(
-    stage: Stage | None, records: Records, decode: Callable[[Records], ColumnsT]
-) -> ColumnsT:
-    """The columns of records, of a foreign log through its stage."""
-    return decode(records) if stage is None else stage.decoded(records, decode)
+class Decoding(Struct, frozen=True, kw_only=True):
+    """Decodes the records of both logs, of foreign ones through their stages.
+
+    With *features*, rankings keep their features, and the levels of *segments*.
+    """
+
+    max_future_skew_ms: int
+    features: bool = False
+    segments: tuple[str, ...] = ()
+    stages: Stages = field(default_factory=dict)
+
+    def rankings(self, records: Records) -> RankingColumns:
+        """Columns of records of `rankings`."""
+        decode = partial(
+            decode_rankings,
+            max_future_skew_ms=self.max_future_skew_ms,
+            features=self.features,
+            segments=self.segments,
+        )
+        return self._decoded(records, decode)
+
+    def judgments(self, records: Records) -> JudgmentColumns:
+        """Columns of records of `judgments`."""
+        decode = partial(decode_judgments, max_future_skew_ms=self.max_future_skew_ms)
+        return self._decoded(records, decode)
+
+    def _decoded(self, records: Records, decode: Callable[[Records], ColumnsT]) -> ColumnsT:
+        stage = self.stages.get(records.log)
+        return decode(records) if stage is None else stage.decoded(records, decode)
 
 
 def restored(outputs: Outputs, stages: Stages) -> Outputs:

@@ -192,12 +192,10 @@ def _description(described: Described) -> dict[str, object]:
     return members
 
 
-def encode_watermark(record: WatermarkRecord | None, *, task: int) -> list[OutputRecord]:
-    """The watermark record, if there is one; it has no key."""
-    if record is None:
-        return []
+def encode_watermark(record: WatermarkRecord, *, task: int) -> OutputRecord:
+    """The watermark record, which has no key."""
     members = {"task": task, "watermark_ms": record.watermark_ms, "n": record.n}
-    return [OutputRecord(None, _encode(members))]
+    return OutputRecord(None, _encode(members))
 
 
 def _records(ids: Sequence[Names], columns: Sequence[Column], end: bytes, n: int) -> Part:
