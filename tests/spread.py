@@ -4,9 +4,10 @@ import pytest
 from xdist.scheduler import LoadGroupScheduling
 
 KAFKA = ("kafka", "kafka from m on")
-"""Tests with a broker are in two processes, by the names of their files: each takes as long."""
+"""The groups of tests with a broker, which take about as long as each other."""
 
 SECOND_HALF = "tests/kafka/test_m"
+"""Files from this name on are in the second group."""
 
 LONG = ("slow", "promtool", "kubectl")
 """Markers of tests that may take long: each goes to whichever process is free.
@@ -78,7 +79,7 @@ def own_group_of(item: pytest.Item) -> str | None:
     if "kafka" in names:
         return KAFKA[file_of(item) >= SECOND_HALF]
     if "browser" in names:
-        return "browser"  # one for all of them
+        return "browser"  # its tests share one
     if names.isdisjoint(LONG) or not is_alone(item):
         return None
     return file_of(item) if shares(item) else ALONE

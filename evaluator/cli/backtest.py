@@ -188,7 +188,7 @@ def _run(
 
 
 def _mover(bar: Any) -> Callable[[int, int], None]:
-    """Moves a bar to a number of a total."""
+    """A callback that moves a progress bar, with how much is done and of how much."""
 
     def move(n_done: int, n: int) -> None:
         bar.total = n

@@ -9,13 +9,14 @@ import pytest
 
 from evaluator.adapters.files.snapshots import SnapshotFolder
 from evaluator.adapters.kafka import TopicPlan
+from evaluator.adapters.kafka.administration import CLEANUP, FURTHER_SETTINGS
 from evaluator.adapters.rocksdb import RocksStateDirectory
 from evaluator.adapters.rocksdb.directory import is_in_use
 from evaluator.cli import administration, main
 from evaluator.cli.wiring import connection_of
 from evaluator.config import Settings
 from evaluator.ports import Finding
-from tests.tidy.tree import ROOT
+from tests.tidy.tree import ROOT, table_below
 
 SOURCE = "--source=kafka://localhost:9092"
 
@@ -341,3 +342,14 @@ def test_the_page_on_security_shows_what_is_printed():
         lines = administration.rights_lines(connection_of("kafka://broker:9093", made), made)
         printed = [words for line in lines if (words := arguments_in(line))]
         assert sorted(printed) == sorted(shown)
+
+
+def test_the_page_has_the_cleanup_policy_of_every_topic():
+    page = (ROOT / "docs" / "operations.md").read_text("utf-8")
+    stated = {
+        topic.strip(" `"): (policy.split("`")[1], "unlimited" in policy)
+        for topics, policy in table_below(page, "## Topics")
+        for topic in topics.split(",")
+    }
+    unlimited = {name for name, of in FURTHER_SETTINGS.items() if "retention.ms" in of}
+    assert stated == {name: (policy, name in unlimited) for name, policy in CLEANUP.items()}

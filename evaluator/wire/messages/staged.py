@@ -1,4 +1,4 @@
-"""The stage before the decoder: foreign records to messages, and dead letters back to records."""
+"""Decoders, and the stage before them: foreign records to messages, dead letters to records."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
