@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
+from rocksdict import Options, Rdict, WriteBatch
 
 from evaluator.adapters.rocksdb import RocksStateDirectory
 from evaluator.adapters.rocksdb import store as rocksdb
@@ -166,8 +167,6 @@ def test_damage_of_unneeded_files_is_harmless(flushed, copy, whole, damage):
 
 
 def test_a_table_of_a_later_format_version_is_damage(flushed, copy):
-    from rocksdict import Options, Rdict
-
     store = copy(flushed)
     families = {table: Options(raw_mode=True) for table in (*TABLES, "links")}
     raw = Rdict(str(store), Options(raw_mode=True), column_families=families)
@@ -178,6 +177,20 @@ def test_a_table_of_a_later_format_version_is_damage(flushed, copy):
 
 
 # Damage that is detected when it is read
+
+
+@pytest.mark.parametrize("value", [b"no block of LZ4", b"\xff\xff\xff\x7f", b"\0"])
+@pytest.mark.parametrize("table", ["queries", "judgments"])
+def test_a_value_that_cannot_be_decompressed_is_damage(tmp_path, table, value):
+    store = RocksStateStore(tmp_path / "store")
+    changes = WriteBatch(raw_mode=True)
+    changes.put(b"key", value, store._handles[table])
+    store._open.write(changes)
+    with pytest.raises(StateDamaged):
+        store.get(table, [b"key"])
+    with pytest.raises(StateDamaged):
+        list(store.rows(table))
+    store.close()
 
 
 @pytest.mark.parametrize("n", in_shares(36, quick=4))
@@ -265,7 +278,7 @@ def put_queries(store: RocksStateStore, numbers: Iterable[int]) -> None:
 def test_discarded_rows_and_only_those_are_deleted_from_disk(tmp_path, monkeypatch):
     """Rows are deleted only once they are certainly in sorted files."""
     monkeypatch.setattr(rocksdb, "_SURELY_FLUSHED_BYTES", 400_000)
-    monkeypatch.setattr(rocksdb, "_WRITE_BUFFER_BYTES", {"queries": 100_000})
+    monkeypatch.setattr(rocksdb, "_LARGE", {"queries": 100_000})
     store = RocksStateStore(tmp_path / "store")
     sizes = []
     for first in range(0, 20_000, 100):
@@ -337,7 +350,7 @@ def flushed_periodically(tmp_path_factory) -> Path:
     """As `kill -9` leaves a store of which the older part is in sorted files."""
     path = tmp_path_factory.mktemp("flushed-now-and-then")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rocksdb, "_WRITE_BUFFER_BYTES", {"queries": 64 << 10})
+        patch.setattr(rocksdb, "_LARGE", {"queries": 64 << 10})
         store = RocksStateStore(path / "store")
     for number in range(5 * N_BATCHES):
         write_batch(store, number)

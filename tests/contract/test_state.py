@@ -165,10 +165,12 @@ def test_large_values_and_many_rows(directory):
     large = bytes(range(256)) * 4096
     rows = [(number.to_bytes(8, "big"), b"%d" % number) for number in range(20_000)]
     put(store, "queries", *rows)
-    put(store, "entries", (b"large", large))
+    for table in ("entries", "judgments"):
+        put(store, table, (b"empty", b""), (b"large", large))
     assert list(store.rows("queries")) == rows
     assert list(store.rows("queries", rows[256][0], rows[512][0])) == rows[256:512]
-    assert store.get("entries", [b"large"]) == [large]
+    for table in ("entries", "judgments"):
+        assert store.get(table, [b"empty", b"large"]) == [b"", large]
     assert store.n_bytes() > 0
     store.close()
 

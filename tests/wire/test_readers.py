@@ -202,7 +202,7 @@ def read_ranking_row(value: bytes) -> None:
 def query_row(message: dict) -> bytes:
     records = Records.of("rankings", 0, [5], [None], [messages.as_bytes(message)], [1_000], 6)
     rankings = decode_rankings(records, max_future_skew_ms=1 << 62, features=True)
-    return ranking_rows([messages.started_rows(rankings)])[1][0]
+    return next(ranking_rows([messages.started_rows(rankings)])[1])
 
 
 def judgment_row(message: dict) -> bytes:
@@ -210,7 +210,7 @@ def judgment_row(message: dict) -> bytes:
     applied = AppliedRows(*columns, ByteStrings.of([messages.as_bytes(message)]))
     result = np.array([5]), np.array([2]), np.array([1, 2])
     first = np.array([0])
-    return judgment_rows(Changes(results=[result]), applied, first - 1, first)[0]
+    return next(judgment_rows(Changes(results=[result]), applied, first - 1, first))
 
 
 def read_judgment_row(value: bytes) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
+import cramjam
 from rocksdict import (
     BlockBasedIndexType,
     BlockBasedOptions,
@@ -26,12 +27,12 @@ from rocksdict import (
 from evaluator.ports import TOO_MANY_FILES, StateUnusable
 from evaluator.wire.state.task_rows import HEAD, TABLES, Row, StateDamaged, Table
 
-_WRITE_BUFFER_BYTES: Final[dict[str, int]] = {"queries": 32 << 20, "judgments": 24 << 20}
+_LARGE: Final[dict[str, int]] = {"queries": 16 << 20, "judgments": 12 << 20}
+"""Write buffers of the tables with large values, which are compressed here and not by RocksDB, so
+that they are small in these buffers and in the write-ahead log too."""
 _SMALL_BUFFER_BYTES: Final = 4 << 20
 CACHE_BYTES: Final = 128 << 20
-_BLOCK_BYTES: Final[dict[str, int]] = {"queries": 8 << 10, "judgments": 8 << 10}
-_SMALL_BLOCK_BYTES: Final = 4 << 10
-_WAL_BYTES: Final = 256 << 20
+_WAL_BYTES: Final = 128 << 20
 _SURELY_FLUSHED_BYTES: Final = 2 * _WAL_BYTES
 """After this many further bytes a row is in a sorted file, safe from power loss."""
 _READERS: Final = 8
@@ -62,7 +63,7 @@ class RocksBatch:
     def put(self, table: Table, rows: Iterable[Row]) -> None:
         handle = self._handles[table]
         put, delete = self._changes.put, self._changes.delete
-        for key, value in rows:
+        for key, value in _compressed(rows) if table in _LARGE else rows:
             if value is None:
                 delete(key, handle)
             else:
@@ -132,10 +133,11 @@ class RocksStateStore:
 
     def get(self, table: Table, keys: Sequence[bytes]) -> list[bytes | None]:
         rows, wanted = self._table(table), list(keys)
+        values = _decompressed_values if table in _LARGE else _values
         if len(wanted) < 2 * _KEYS_PER_READER:
-            return _checked(_values, rows, wanted)
+            return _checked(values, rows, wanted)
         futures = [
-            self._readers.submit(_values, rows, wanted[first : first + _KEYS_PER_READER])
+            self._readers.submit(values, rows, wanted[first : first + _KEYS_PER_READER])
             for first in range(0, len(wanted), _KEYS_PER_READER)
         ]
         return list(chain.from_iterable(_checked(_results, futures)))
@@ -144,7 +146,10 @@ class RocksStateStore:
         self, table: Table, first: bytes = b"", end: bytes | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
         source = self._table(table)
-        return _rows_in_parts(source, _checked(_rows_between, source, first, end), end)
+        found = _rows_in_parts(source, _checked(_rows_between, source, first, end), end)
+        if table in _LARGE:
+            return ((key, _checked(_decompressed, value)) for key, value in found)
+        return found
 
     def discard_before(self, table: Table, end: bytes) -> None:
         rows, n_bytes = self._table(table), self._n_bytes_written
@@ -216,6 +221,19 @@ def _values(table: Rdict, keys: list[Any]) -> Values:
     return cast("Values", table.get(keys))
 
 
+def _decompressed_values(table: Rdict, keys: list[Any]) -> Values:
+    return [None if each is None else _decompressed(each) for each in _values(table, keys)]
+
+
+def _compressed(rows: Iterable[Row]) -> Iterator[Row]:
+    for key, value in rows:
+        yield key, None if value is None else bytes(cramjam.lz4.compress_block(value))
+
+
+def _decompressed(value: bytes) -> bytes:
+    return bytes(cramjam.lz4.decompress_block(value))
+
+
 def _results(futures: list[Future[Values]]) -> list[Values]:
     """The results in order; empties *futures*, also on errors.
 
@@ -284,12 +302,12 @@ def _database_options(cache: Cache) -> Options:
 
 
 def _options(table: str, cache: Cache) -> Options:
-    options = Options(raw_mode=True)
-    options.set_write_buffer_size(_WRITE_BUFFER_BYTES.get(table, _SMALL_BUFFER_BYTES))
-    options.set_compression_type(DBCompressionType.lz4())
+    options, is_large = Options(raw_mode=True), table in _LARGE
+    options.set_write_buffer_size(_LARGE.get(table, _SMALL_BUFFER_BYTES))
+    options.set_compression_type(DBCompressionType.none() if is_large else DBCompressionType.lz4())
     blocks = BlockBasedOptions()
     blocks.set_block_cache(cache)
-    blocks.set_block_size(_BLOCK_BYTES.get(table, _SMALL_BLOCK_BYTES))
+    blocks.set_block_size((8 if is_large else 4) << 10)
     blocks.set_index_type(BlockBasedIndexType.two_level_index_search())
     blocks.set_cache_index_and_filter_blocks(True)
     blocks.set_pin_top_level_index_and_filter(True)
@@ -303,6 +321,8 @@ def _checked(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return call(*args, **kwargs)
     except (StateDamaged, StateUnusable):
         raise
+    except cramjam.DecompressionError as error:
+        raise StateDamaged(str(error)) from None
     except DbClosedError:
         raise StateUnusable("the store was closed") from None
     except Exception as error:  # noqa: BLE001  # rocksdict raises no narrower type

@@ -6,7 +6,7 @@ query, in memory; each judgment has the number of the row with the previous one.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, pairwise
 from typing import Final, NamedTuple
 
@@ -65,8 +65,8 @@ def applied_in(changes: Changes) -> AppliedRows | None:
 
 def judgment_rows(
     changes: Changes, applied: AppliedRows, earlier: IntArray, latest: IntArray
-) -> list[bytes]:
-    """Rows of judgments.
+) -> Iterator[bytes]:
+    """Rows of judgments, of which each is made when it is taken.
 
     *earlier* are the rows with the previous judgments, `[n_judgments]`; *latest* are the positions
     of the latest judgments of the queries, ascending.
@@ -85,16 +85,14 @@ def judgment_rows(
         *(each - starts[row_of] for each, starts in zip(ends, bounds, strict=True)),
     ]).astype("<i8")  # fmt: skip
     values = applied.values.compact().buffer
-    of_results, of_values = (
-        [slice(*each) for each in pairwise(starts.tolist())] for starts in bounds
-    )
-    return [
-        _at.pack(end - first)
-        + columns[:, first:end].tobytes()
-        + results[of_results[at]]
-        + values[of_values[at]]
-        for at, (first, end) in enumerate(pairwise(cuts))
-    ]
+    spans = zip(pairwise(cuts), *(pairwise(starts.tolist()) for starts in bounds), strict=True)
+    for (first, end), of_results, of_values in spans:
+        yield b"".join((
+            _at.pack(end - first),
+            columns[:, first:end].tobytes(),
+            results[slice(*of_results)],
+            values[slice(*of_values)],
+        ))  # fmt: skip
 
 
 def _results_of(changes: Changes, queries: IntArray) -> tuple[IntArray, bytes]:

@@ -4,7 +4,7 @@ A row has the data of each ranking that the engine reads: ranks instead of score
 if they were decoded.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import accumulate, chain, pairwise
 from typing import Final, NamedTuple, TypeVar
@@ -89,31 +89,36 @@ class _Columns(NamedTuple):
     rare: dict[int, RareMembers]
 
 
-def ranking_rows(started: Sequence[StartedRows]) -> tuple[IntArray, list[bytes]]:
-    """The first offsets of rows, and the rows."""
+def ranking_rows(started: Sequence[StartedRows]) -> tuple[IntArray, Iterator[bytes]]:
+    """The first offsets of rows, and the rows, of which each is made when it is taken."""
     parts = [_columns_of(rows) for rows in started if len(rows.offsets)]
     if not parts:
-        return np.empty(0, np.int64), []
+        return np.empty(0, np.int64), iter(())
     columns = parts[0] if len(parts) == 1 else _joined(parts)
-    members, rare, labels = columns.members, columns.rare, _labels_of(started)
+    strata = np.concatenate([rows.strata for rows in started]).tolist()
+    starts = columns.members["offset"][::ROW_QUERIES].astype(np.int64)
+    return starts, _encoded(columns, strata, _labels_of(started))
+
+
+def _encoded(
+    columns: _Columns, strata: list[int], labels: Mapping[int, Stratum]
+) -> Iterator[bytes]:
+    """The rows of queries; *strata* are those of the queries, with *labels* by number."""
+    members, rare = columns.members, columns.rare
+    texts = [memoryview(text) for text in columns.texts]
     cuts = [*range(0, len(members), ROW_QUERIES), len(members)]
-    bounds = _ends(members)[cuts].T.tolist()
-    all_strata = np.concatenate([rows.strata for rows in started]).tolist()
-    strata = [_numbered(all_strata[first:end]) for first, end in pairwise(cuts)]
-    members["stratum"] = list(chain.from_iterable(numbers for _, numbers in strata))
-    of_row = zip(*map(_cut, columns.texts, bounds), strict=True)
-    itemsize, text = _MEMBERS.itemsize, members.tobytes()
-    rows = []
-    for (first, end), (row_strata, _), texts in zip(pairwise(cuts), strata, of_row, strict=True):
+    bounds = _ends(members)[cuts].tolist()
+    for (first, end), starts, ends in zip(pairwise(cuts), bounds, bounds[1:], strict=False):
+        of_row, (row_strata, numbers) = members[first:end], _numbered(strata[first:end])
+        of_row["stratum"] = list(numbers)
         row = (
-            text[first * itemsize : end * itemsize],
+            of_row.tobytes(),
             list(map(labels.__getitem__, row_strata)),
-            *texts,
+            *(text[at:to] for text, at, to in zip(texts, starts, ends, strict=True)),
             {row - first: rare[row] for row in range(first, end) if row in rare} if rare else {},
             *_numbered(columns.levels[first:end]),
         )
-        rows.append(_encode(row))
-    return members["offset"][::ROW_QUERIES].astype(np.int64), rows
+        yield _encode(row)
 
 
 def _ends(members: NDArray[np.void]) -> IntArray:
@@ -122,10 +127,6 @@ def _ends(members: NDArray[np.void]) -> IntArray:
     ends = np.zeros((len(members) + 1, sizes.shape[1]), np.int64)
     np.cumsum(sizes, axis=0, out=ends[1:])
     return ends
-
-
-def _cut(text: bytes, ends: Sequence[int]) -> list[bytes]:
-    return [text[first:end] for first, end in pairwise(ends)]
 
 
 def _numbered(values: list[T]) -> tuple[list[T], bytes]:
@@ -207,7 +208,7 @@ class RankingRows:
     Few of their rankings are read, so the bytes of these are cut out before they are joined.
     """
 
-    def __init__(self, rows: Sequence[bytes | None]) -> None:
+    def __init__(self, rows: Iterable[bytes | None]) -> None:
         with _readable():
             self._rows = [_decode(row) for row in rows if row is not None]
             members = b"".join([row.members for row in self._rows])

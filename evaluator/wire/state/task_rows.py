@@ -60,7 +60,7 @@ HEAD: Final = b"head"
 IDENTITY: Final = b"identity"
 BEHIND_ALL: Final = b"\xff"
 """Greater than every key: offsets and times are not negative, other keys are text."""
-FORMAT: Final = 11
+FORMAT: Final = 12
 """Version of the layout of rows."""
 
 _at: Final = struct.Struct(">q")
