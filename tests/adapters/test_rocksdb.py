@@ -176,6 +176,17 @@ def test_a_table_of_a_later_format_version_is_damage(flushed, copy):
         reopened(store)
 
 
+@pytest.mark.parametrize("table", ["queries", "judgments"])
+def test_large_values_are_compressed_in_the_write_ahead_log(tmp_path, table):
+    store = RocksStateStore(tmp_path / "store")
+    before = store.n_bytes()
+    batch = store.batch()
+    batch.put(table, [(b"key", bytes(1 << 20))])
+    batch.write()
+    assert store.n_bytes() - before < 1 << 16
+    store.close()
+
+
 # Damage that is detected when it is read
 
 
