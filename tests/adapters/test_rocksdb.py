@@ -197,9 +197,9 @@ def test_a_value_that_cannot_be_decompressed_is_damage(tmp_path, table, value):
     changes = WriteBatch(raw_mode=True)
     changes.put(b"key", value, store._handles[table])
     store._open.write(changes)
-    with pytest.raises(StateDamaged):
+    with pytest.raises(StateDamaged, match="cannot be decompressed"):
         store.get(table, [b"key"])
-    with pytest.raises(StateDamaged):
+    with pytest.raises(StateDamaged, match="cannot be decompressed"):
         list(store.rows(table))
     store.close()
 
@@ -289,7 +289,7 @@ def put_queries(store: RocksStateStore, numbers: Iterable[int]) -> None:
 def test_discarded_rows_and_only_those_are_deleted_from_disk(tmp_path, monkeypatch):
     """Rows are deleted only once they are certainly in sorted files."""
     monkeypatch.setattr(rocksdb, "_SURELY_FLUSHED_BYTES", 400_000)
-    monkeypatch.setattr(rocksdb, "_LARGE", {"queries": 100_000})
+    monkeypatch.setattr(rocksdb, "_WRITE_BUFFER_BYTES", {"queries": 100_000})
     store = RocksStateStore(tmp_path / "store")
     sizes = []
     for first in range(0, 20_000, 100):
@@ -361,7 +361,7 @@ def flushed_periodically(tmp_path_factory) -> Path:
     """As `kill -9` leaves a store of which the older part is in sorted files."""
     path = tmp_path_factory.mktemp("flushed-now-and-then")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rocksdb, "_LARGE", {"queries": 64 << 10})
+        patch.setattr(rocksdb, "_WRITE_BUFFER_BYTES", {"queries": 64 << 10})
         store = RocksStateStore(path / "store")
     for number in range(5 * N_BATCHES):
         write_batch(store, number)

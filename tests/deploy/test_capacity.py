@@ -107,12 +107,26 @@ def in_bytes(quantity):
     return int(quantity.removesuffix("Gi")) * 2**30
 
 
+def bound_bytes(tasks, memory_tier_bytes, open_queries):
+    """The memory that a worker takes at most, by the page."""
+    return 300e6 + tasks * (200e6 + 1.5 * memory_tier_bytes) + 28 * open_queries
+
+
+def test_the_bounds_of_measured_workers_follow_from_the_formula():
+    assert "memory of a worker   <= 300 MB + T x (200 MB + 1.5 x memory_tier_bytes) + 28 x" in PAGE
+    tier_bytes = Settings().memory_tier_bytes
+    of_two_tasks, of_ten_million = bound_bytes(2, tier_bytes, 2e5), bound_bytes(1, tier_bytes, 1e7)
+    assert f"By the bound it has at most {of_two_tasks / 1e9:.1f} GB" in WORDS
+    (measured,) = re.findall(r"which is ([\d.]+) GB; ([\d.]+) GB by the bound", WORDS)
+    assert measured[1] == f"{of_ten_million / 1e9:.2f}"
+    assert float(measured[0]) <= float(measured[1])
+
+
 @pytest.mark.parametrize("manifest", MANIFESTS)
 def test_the_memory_of_the_manifests_follows_from_their_settings(manifest):
     settings, tasks = of_manifests()
-    assert "memory of a worker   <= 300 MB + T x (200 MB + 1.5 x memory_tier_bytes) + 28 x" in PAGE
     open_queries = tasks * settings.max_store_bytes / STORED_QUERY_BYTES
-    bound = 300e6 + tasks * (200e6 + 1.5 * settings.memory_tier_bytes) + 28 * open_queries
+    bound = bound_bytes(tasks, settings.memory_tier_bytes, open_queries)
     _, evaluator = pod_of(manifest)
     resources = evaluator["resources"]
     assert resources["requests"]["memory"] == resources["limits"]["memory"]

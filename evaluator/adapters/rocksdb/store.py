@@ -27,9 +27,10 @@ from rocksdict import (
 from evaluator.ports import TOO_MANY_FILES, StateUnusable
 from evaluator.wire.state.task_rows import HEAD, TABLES, Row, StateDamaged, Table
 
-_LARGE: Final[dict[str, int]] = {"queries": 16 << 20, "judgments": 12 << 20}
-"""Write buffers of the tables with large values, which are compressed here and not by RocksDB, so
-that they are small in these buffers and in the write-ahead log too."""
+_LARGE: Final = frozenset(("queries", "judgments"))
+"""Tables with large values. They are compressed here and not by RocksDB, so that they are small in
+the write buffers and in the write-ahead log too."""
+_WRITE_BUFFER_BYTES: Final[dict[str, int]] = {"queries": 16 << 20, "judgments": 12 << 20}
 _SMALL_BUFFER_BYTES: Final = 4 << 20
 CACHE_BYTES: Final = 128 << 20
 _WAL_BYTES: Final = 128 << 20
@@ -148,7 +149,7 @@ class RocksStateStore:
         source = self._table(table)
         found = _rows_in_parts(source, _checked(_rows_between, source, first, end), end)
         if table in _LARGE:
-            return ((key, _checked(_decompressed, value)) for key, value in found)
+            return ((key, _decompressed(value)) for key, value in found)
         return found
 
     def discard_before(self, table: Table, end: bytes) -> None:
@@ -231,7 +232,10 @@ def _compressed(rows: Iterable[Row]) -> Iterator[Row]:
 
 
 def _decompressed(value: bytes) -> bytes:
-    return bytes(cramjam.lz4.decompress_block(value))
+    try:
+        return bytes(cramjam.lz4.decompress_block(value))
+    except cramjam.DecompressionError as error:
+        raise StateDamaged(f"a value cannot be decompressed: {error}") from None
 
 
 def _results(futures: list[Future[Values]]) -> list[Values]:
@@ -303,7 +307,7 @@ def _database_options(cache: Cache) -> Options:
 
 def _options(table: str, cache: Cache) -> Options:
     options, is_large = Options(raw_mode=True), table in _LARGE
-    options.set_write_buffer_size(_LARGE.get(table, _SMALL_BUFFER_BYTES))
+    options.set_write_buffer_size(_WRITE_BUFFER_BYTES.get(table, _SMALL_BUFFER_BYTES))
     options.set_compression_type(DBCompressionType.none() if is_large else DBCompressionType.lz4())
     blocks = BlockBasedOptions()
     blocks.set_block_cache(cache)
@@ -321,8 +325,6 @@ def _checked(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return call(*args, **kwargs)
     except (StateDamaged, StateUnusable):
         raise
-    except cramjam.DecompressionError as error:
-        raise StateDamaged(str(error)) from None
     except DbClosedError:
         raise StateUnusable("the store was closed") from None
     except Exception as error:  # noqa: BLE001  # rocksdict raises no narrower type
