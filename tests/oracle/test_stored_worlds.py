@@ -9,13 +9,16 @@ from copy import deepcopy
 from dataclasses import replace
 from itertools import count
 from random import Random
+from unittest.mock import patch
 
 import pytest
 
 from evaluator.adapters.memory.state import MemoryStateStore
 from evaluator.adapters.rocksdb import RocksStateDirectory
+from evaluator.core.columns.table import RaggedColumns
 from evaluator.core.engine import expiry
 from evaluator.core.event_time.timers import Timers
+from evaluator.core.join.open_queries import OpenQueries
 from evaluator.core.store import tiering
 from evaluator.core.types.records import LOGS
 from evaluator.ports import StateStore
@@ -105,6 +108,14 @@ def check(run: Run, task: Task) -> None:
     assert set(letters) == task.dead_letters
 
 
+def check_memory(queries: OpenQueries) -> None:
+    """Entries count as memory in use if, and only if, a query that is open has them."""
+    compacted = deepcopy(queries)
+    with patch.object(RaggedColumns, "wasteful", True):
+        compacted.tidy()
+    assert queries.n_bytes == compacted.n_bytes
+
+
 def live(world: World, random: Random, new_store: Callable[[], StateStore]) -> None:
     """Runs a task with batches and commits, and with kills before and after commits."""
     store, reader = new_store(), DecodingReader(world)
@@ -119,6 +130,7 @@ def live(world: World, random: Random, new_store: Callable[[], StateStore]) -> N
         read = (read[0] + step[0], read[1] + step[1])
         check_positions(run, world, read)
         check(run, reader.judged(read))
+        check_memory(run.engine._queries)
         if random.random() < 0.4:
             state.commit(run.engine)
             committed, committed_run = read, deepcopy_of(run)
