@@ -11,12 +11,14 @@ from itertools import count
 from random import Random
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 
 from evaluator.adapters.memory.state import MemoryStateStore
 from evaluator.adapters.rocksdb import RocksStateDirectory
 from evaluator.core.columns.table import RaggedColumns
 from evaluator.core.engine import expiry
+from evaluator.core.engine.engine import Engine
 from evaluator.core.event_time.timers import Timers
 from evaluator.core.join.open_queries import OpenQueries
 from evaluator.core.store import tiering
@@ -116,6 +118,13 @@ def check_memory(queries: OpenQueries) -> None:
     assert queries.n_bytes == compacted.n_bytes
 
 
+def check_eviction(engine: Engine, max_bytes: int) -> None:
+    """After a commit, loaded queries stay only if there is room, or several are of one key."""
+    if engine._queries.n_bytes > max_bytes:
+        loaded = np.array([*engine._tiering._row_by_offset.values()], np.int64)
+        assert not engine._tiering._keys.alone(loaded).any()
+
+
 def live(world: World, random: Random, new_store: Callable[[], StateStore]) -> None:
     """Runs a task with batches and commits, and with kills before and after commits."""
     store, reader = new_store(), DecodingReader(world)
@@ -133,6 +142,7 @@ def live(world: World, random: Random, new_store: Callable[[], StateStore]) -> N
         check_memory(run.engine._queries)
         if random.random() < 0.4:
             state.commit(run.engine)
+            check_eviction(run.engine, max_bytes)
             committed, committed_run = read, deepcopy_of(run)
             checkpoint = encode_checkpoint(run.engine.checkpoint())
             check(run, reader.judged(read))

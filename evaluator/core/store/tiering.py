@@ -150,18 +150,12 @@ class Tiering:
         return [keys[due_range.first + index] for index in indices.tolist()]
 
     def _versions(self, disk_tier: DiskTier, keys: Sequence[Key]) -> VersionsOfKeys:
-        """The queries on disk of keys without a query in memory.
-
-        The disk tier still has the queries of a key that was released since the commit.
-        """
+        """The queries on disk of keys that are not in memory and were not since the commit."""
         versions, changed = disk_tier.versions(keys), self.versions_changed
-        freed = self._keys.touched or {}
-        if changed.keys().isdisjoint(keys) and freed.keys().isdisjoint(keys):
+        if changed.keys().isdisjoint(keys):
             return versions
         each = zip(keys, versions.each(), strict=True)
-        return VersionsOfKeys.joined(
-            [changed.get(key, NO_VERSIONS if key in freed else of_key) for key, of_key in each]
-        )
+        return VersionsOfKeys.joined([changed.get(key, of_key) for key, of_key in each])
 
     # Release
 
