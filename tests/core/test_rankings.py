@@ -322,6 +322,17 @@ def test_totals_are_separate_by_model_and_variant_and_start_at_zero():
     assert tally["running", "m", "y", "served", "mrr", "sum_units"] == units(1 / 2)[0]
 
 
+def test_totals_are_separate_if_a_query_loses_its_value_while_another_gets_one():
+    task = Task("mrr")
+    task.rank(ranking("a b", trace="t", model="x"), ranking("a b", trace="u", model="y"))
+    task.judge(judgment({"a": 1}, at=1, trace="t"))
+    task.judge(judgment({"a": None}, at=2, trace="t"), judgment({"b": 1}, at=2, trace="u"))
+    tally = task.engine.tally()
+    columns = [(model, of) for model in ("x", "y") for of in ("queries", "sum_units")]
+    found = [tally["running", model, "v", "served", "mrr", of] for model, of in columns]
+    assert found == [0, 0, 1, *units(1 / 2)]
+
+
 def test_a_duplicate_creates_no_total():
     task = Task("mrr")
     task.rank(ranking("a b"), heartbeat(at=1))
