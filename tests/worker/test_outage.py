@@ -12,7 +12,8 @@ from math import inf
 import pytest
 
 from evaluator.worker import task
-from evaluator.worker.connectivity import Connectivity
+from evaluator.worker.connectivity import Connectivity, Emissions
+from evaluator.worker.monitoring import Stages
 from tests.oracle.messages import Raw
 from tests.simulation.clock import simulated_time
 from tests.waiting import eventually
@@ -164,3 +165,22 @@ def test_the_wait_ends_for_any_setting(clock):
         clock[0] += 5_000
         reach.answered()
         assert reach.caught_up_at == clock[0] + waited
+
+
+class SilentSink:
+    """Accepts every emission, and acknowledges none."""
+
+    async def emit(self, records):
+        return asyncio.get_running_loop().create_future()
+
+
+def test_a_sink_is_overdue_since_the_oldest_emission_that_it_has_not_acknowledged():
+    async def emitted():
+        emissions, overdue = Emissions(SilentSink(), Stages(), waiting=lambda: None), []
+        for _ in range(4):
+            await emissions.emit({})
+            await asyncio.sleep(0.9)
+            overdue.append(emissions.overdue)
+        return overdue
+
+    assert simulated(emitted()) == [False, False, False, True]
