@@ -17,7 +17,7 @@ from evaluator.worker.monitoring import Stages
 from tests.oracle.messages import Raw
 from tests.simulation.clock import simulated_time
 from tests.waiting import eventually
-from tests.worker.harness import WorkerHarness
+from tests.worker.harness import StalledSink, WorkerHarness
 from tests.worker.traffic import SETTINGS
 
 START_MS = 1_763_690_000_000
@@ -167,20 +167,16 @@ def test_the_wait_ends_for_any_setting(clock):
         assert reach.caught_up_at == clock[0] + waited
 
 
-class SilentSink:
-    """Accepts every emission, and acknowledges none."""
-
-    async def emit(self, records):
-        return asyncio.get_running_loop().create_future()
-
-
 def test_a_sink_is_overdue_since_the_oldest_emission_that_it_has_not_acknowledged():
     async def emitted():
-        emissions, overdue = Emissions(SilentSink(), Stages(), waiting=lambda: None), []
+        sink = StalledSink(WorkerHarness(1).broker)
+        emissions, overdue = Emissions(sink, Stages(), waiting=lambda: None), []
         for _ in range(4):
             await emissions.emit({})
             await asyncio.sleep(0.9)
             overdue.append(emissions.overdue)
-        return overdue
+        sink.flows.set()
+        await emissions.acknowledged()
+        return [*overdue, emissions.overdue]
 
-    assert simulated(emitted()) == [False, False, False, True]
+    assert simulated(emitted()) == [False, False, False, True, False]

@@ -75,6 +75,10 @@ class Wealth(Struct, frozen=True, eq=False):
 
     def __eq__(self, other: object) -> bool:
         """Whether all bits are equal."""
-        return isinstance(other, Wealth) and self.state() == other.state()
+        return (
+            isinstance(other, Wealth)
+            and np.array_equal(self.mantissas, other.mantissas)
+            and np.array_equal(self.exponents, other.exponents)
+        )
 
     __hash__ = None  # type: ignore[assignment]  # arrays can change, so there is no hash

@@ -150,7 +150,7 @@ class Tiering:
         return [keys[due_range.first + index] for index in indices.tolist()]
 
     def _versions(self, disk_tier: DiskTier, keys: Sequence[Key]) -> VersionsOfKeys:
-        """The queries on disk of keys that are not in memory and were not since the commit."""
+        """The queries on disk of keys that have none in memory, and no change since the commit."""
         versions, changed = disk_tier.versions(keys), self.versions_changed
         if changed.keys().isdisjoint(keys):
             return versions
