@@ -10,11 +10,12 @@ import json
 import tempfile
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from evaluator.adapters.files.arrow import SortedRange
 from evaluator.cli.ranges import replay_rules_of, require_no_keys

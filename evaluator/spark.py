@@ -9,13 +9,13 @@ import json
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec.structs import replace
 from pyspark import SparkFiles
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, Window

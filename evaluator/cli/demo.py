@@ -4,10 +4,11 @@ import argparse
 import asyncio
 import sys
 from contextlib import suppress
-from dataclasses import replace
 from itertools import chain
 from typing import Any, Final
 from urllib.parse import urlencode
+
+from msgspec.structs import replace
 
 from evaluator.adapters.http import HttpServer, HttpUnusable
 from evaluator.adapters.log import configure_log

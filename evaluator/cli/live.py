@@ -54,7 +54,7 @@ from evaluator.cli.wiring import (
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.core.measures.exact_sums import add_tally
-from evaluator.core.online.events import LeaderView
+from evaluator.core.online.views import LeaderView
 from evaluator.core.types.records import LOGS
 from evaluator.core.types.skips import Skips
 from evaluator.core.types.tally import Tally

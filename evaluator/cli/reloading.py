@@ -2,10 +2,10 @@
 
 import argparse
 import threading
-from dataclasses import replace
 from typing import Final
 
 import structlog
+from msgspec.structs import replace
 
 from evaluator.adapters.http import HttpServer
 from evaluator.adapters.log import configure_log

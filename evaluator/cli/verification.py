@@ -5,10 +5,11 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Final
+
+from msgspec.structs import replace
 
 from evaluator.cli.exits import FOUND, UsageError
 from evaluator.cli.parallel import plan_of

@@ -5,11 +5,10 @@ Raw values are texts or TOML values: integers, booleans, lists.
 
 import re
 from collections.abc import Callable
-from dataclasses import field
 from math import inf, isfinite
 from typing import Any, NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from evaluator.core.learning.transforms import ACCEPTED, Transform
 from evaluator.core.measures import MAX_MEASURES, split_names
@@ -280,17 +279,21 @@ def as_text(value: object) -> str:
 
 
 class Spec(Struct, frozen=True):
-    """The group, accepted values, example and meaning of a setting.
+    """The group, default, accepted values, example and meaning of a setting.
 
     `refusal` replaces the general error if an integer is too small.
     """
 
     group: str
+    default: object
     kind: Kind
     example: str
     meaning: str
     refusal: str = ""
     secret: bool = False
+
+    def __call__(self) -> object:
+        return self.default
 
 
 def setting(
@@ -304,5 +307,5 @@ def setting(
     secret: bool = False,
 ) -> Any:
     """A field of the settings; the default is the example if there is no other."""
-    spec = Spec(group, kind, example or as_text(default), meaning, refusal, secret)
-    return field(default=default, metadata={"spec": spec})
+    example = example or as_text(default)
+    return field(default_factory=Spec(group, default, kind, example, meaning, refusal, secret))

@@ -1,8 +1,6 @@
 """Loads settings from defaults, a TOML file, the environment and `--set`; the last one wins."""
 
-import difflib
 import re
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,6 +67,8 @@ def load_settings(
 
 
 def _from_file(path: Path) -> list[Found]:
+    import tomllib  # noqa: PLC0415 - only for a file
+
     try:
         table = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
@@ -120,6 +120,8 @@ def _from_assignments(assignments: Sequence[str]) -> list[Found]:
 def _require_known(name: str, origin: str, known: Iterable[str]) -> None:
     if name in known:
         return
+    import difflib  # noqa: PLC0415 - only for an error
+
     by_folded = {_folded(candidate): candidate for candidate in known}
     near = difflib.get_close_matches(_folded(name[:_SHOWN_CHARS]), by_folded, n=1)
     nearest = f"The nearest one is {by_folded[near[0]]}; " if near else ""

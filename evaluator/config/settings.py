@@ -1,9 +1,11 @@
 """Every setting: type, default, accepted values and meaning."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import fields
 
 from evaluator.config.checks import check
 from evaluator.config.kinds import (
@@ -53,8 +55,7 @@ SEMANTIC_GROUPS = ("Join", "Measures")
 """The settings of these groups change the meaning of results."""
 
 
-@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
-class Settings:
+class Settings(Struct, frozen=True, kw_only=True):
     """The settings of one process, group by group; names end in their unit.
 
     Raises:
@@ -610,5 +611,5 @@ def _listed(value: Any) -> Any:
     return list(map(_listed, value)) if isinstance(value, tuple) else value
 
 
-SPECS: Mapping[str, Spec] = {each.name: each.metadata["spec"] for each in fields(Settings)}
+SPECS: Mapping[str, Spec] = {each.name: each.default_factory for each in fields(Settings)}
 """Accepted values and meaning of each setting, group by group."""

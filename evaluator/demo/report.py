@@ -9,7 +9,7 @@ import msgspec
 
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.measures.exact_sums import add_tally
-from evaluator.core.online.events import LeaderView
+from evaluator.core.online.views import LeaderView
 from evaluator.core.types.records import LOGS
 from evaluator.core.types.tally import Tally
 from evaluator.demo.world import REGRESSED, REGRESSION_MS

@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import Struct
 from tqdm import tqdm
 
-from evaluator.core.online.events import LeaderView
+from evaluator.core.online.views import LeaderView
 from evaluator.core.types.records import Log
 from evaluator.demo.report import learned_text, n_read, report
 from evaluator.demo.world import SPAN_MS, START_MS, DemoWorld

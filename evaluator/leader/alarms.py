@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import structlog
 
-from evaluator.core.online.alarm_watch import AlarmsView, AlarmWatch, WatchResult
+from evaluator.core.online.alarm_watch import AlarmWatch, WatchResult
+from evaluator.core.online.views import AlarmsView
 from evaluator.core.online.watched import WatchRules
 from evaluator.core.online.watched_queries import WatchedQueries
 from evaluator.core.types.records import WatermarkRecord

@@ -14,11 +14,12 @@ import structlog
 from msgspec.structs import replace
 
 from evaluator.core.measures import MeasureSet
-from evaluator.core.online.events import Command, LeaderView
+from evaluator.core.online.events import Command
 from evaluator.core.online.online_learner import IntervalResult, OnlineLearner
 from evaluator.core.online.ordered_merge import OrderedMerge, SettledGap, SettledQuery
 from evaluator.core.online.rules import Rules
 from evaluator.core.online.tick_merge import TickMerge
+from evaluator.core.online.views import LeaderView
 from evaluator.core.online.watched_queries import WatchedQueries
 from evaluator.core.types.records import WatermarkRecord
 from evaluator.leader.alarms import LeaderAlarms

@@ -1,7 +1,6 @@
 """Settings of the worker, and the codec of records."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 
 from msgspec import Struct, field
 
@@ -89,10 +88,8 @@ class Wire(Decoding, frozen=True, kw_only=True):
         if outputs.watermark_record is not None:
             watermark = encode_watermark(outputs.watermark_record, task=task)
             rows = joined([rows, OutputRows.of([watermark])])
-        return replace(
-            rows,
-            headers=(
-                (GENERATION_HEADER, generation.encode()),
-                (FINGERPRINT_HEADER, self.fingerprint.encode()),
-            ),
+        headers = (
+            (GENERATION_HEADER, generation.encode()),
+            (FINGERPRINT_HEADER, self.fingerprint.encode()),
         )
+        return OutputRows(rows.text, rows.spans, headers)

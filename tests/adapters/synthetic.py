@@ -20,8 +20,8 @@ from evaluator.core.alarms.alarm import Alarm, Carrier, Context
 from evaluator.core.alarms.ticks import HOUR_MS, first_hour_of
 from evaluator.core.measures import UNITS_PER_ONE, MeasureSet
 from evaluator.core.measures.exact_sums import add_tally
-from evaluator.core.online.alarm_watch import AlarmsView, AlarmView
-from evaluator.core.online.events import LeaderView, ModelView, Version
+from evaluator.core.online.events import Version
+from evaluator.core.online.views import AlarmsView, AlarmView, LeaderView, ModelView
 from evaluator.core.online.watched import SeriesName
 from evaluator.core.types.records import LOGS, SERVED, Log
 from evaluator.core.types.segments import SegmentRules

@@ -5,7 +5,8 @@ from msgspec.structs import replace
 from evaluator.adapters.prometheus import EvaluatorCollector
 from evaluator.core.alarms.alarm import Carrier
 from evaluator.core.measures import UNITS_PER_ONE
-from evaluator.core.online.events import LeaderView, Version
+from evaluator.core.online.events import Version
+from evaluator.core.online.views import LeaderView
 from evaluator.core.types.records import OTHER, SERVED
 from evaluator.exposition.snapshot import Snapshot
 from tests.adapters.synthetic import NOW_MS, learned, one_task, quality

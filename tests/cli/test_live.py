@@ -3,9 +3,9 @@
 import asyncio
 import json
 import threading
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from evaluator.adapters.memory import MemorySink, MemorySource, MemoryStateDirectory
 from evaluator.adapters.prometheus import exposition
@@ -13,7 +13,7 @@ from evaluator.cli import live, main
 from evaluator.cli.wiring import fingerprint_of, histograms_of, meaning_of
 from evaluator.config import Settings
 from evaluator.core.engine.engine import SEMANTICS
-from evaluator.core.online.events import LeaderView
+from evaluator.core.online.views import LeaderView
 from tests.faulty_broker import FaultyBroker
 from tests.replay.running import judgment, ranking
 from tests.waiting import finished

@@ -1,8 +1,7 @@
 """The rules of the leader from settings."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from evaluator.cli import leader
 from evaluator.cli.exits import UsageError

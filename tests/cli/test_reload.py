@@ -7,10 +7,10 @@ import os
 import signal
 import threading
 from contextlib import contextmanager
-from dataclasses import replace
 
 import pytest
 import structlog
+from msgspec.structs import replace
 
 from evaluator.adapters.http import Access, HttpServer
 from evaluator.cli import live, reloading

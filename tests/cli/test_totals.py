@@ -2,11 +2,11 @@
 
 import json
 import re
-from dataclasses import replace
 from functools import partial
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from evaluator.cli import wiring
 from evaluator.cli.totals import totals_of

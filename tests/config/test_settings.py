@@ -1,9 +1,9 @@
 """Settings: their content, contradictions, and display."""
 
-import dataclasses
 import itertools
 
 import pytest
+from msgspec.structs import asdict
 
 from evaluator.config import ConfigError, Settings
 from evaluator.config.kinds import as_text
@@ -87,7 +87,7 @@ DEFAULTS = {
 
 
 def test_the_defaults_are_those_of_the_interface():
-    defaults = dataclasses.asdict(Settings())
+    defaults = asdict(Settings())
     assert {name: defaults.get(name) for name in DEFAULTS} == DEFAULTS
 
 
@@ -108,7 +108,7 @@ def test_a_label_mode_requires_the_loss_softmax():
 
 
 def test_settings_cannot_be_changed():
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    with pytest.raises(AttributeError):
         Settings().retention_ms = 1  # type: ignore[misc]
 
 
@@ -152,7 +152,7 @@ def test_secret_settings_are_masked_wherever_settings_are_shown():
 def test_every_setting_is_shown_and_those_not_set_are_not_masked():
     shown = Settings().as_shown()
     assert list(shown) == list(SPECS)
-    assert shown.keys() == {field.name for field in dataclasses.fields(Settings)}
+    assert shown.keys() == set(Settings.__struct_fields__)
     groups = [spec.group for spec in SPECS.values()]
     assert [a for a, b in itertools.pairwise([*groups, ""]) if a != b] == list(
         dict.fromkeys(groups)

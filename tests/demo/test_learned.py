@@ -6,7 +6,7 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from evaluator.core.online.events import LeaderView
+from evaluator.core.online.views import LeaderView
 from evaluator.demo import Learning
 from evaluator.demo.report import learned_text
 from evaluator.wire.records import OutputRecord

@@ -1,12 +1,12 @@
 """A backfill by tasks: the bytes of a replay of each task, and the totals of all by `merge`."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import settings as examples_of
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from evaluator.adapters.files import archives
 from evaluator.cli import main

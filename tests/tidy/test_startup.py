@@ -38,6 +38,7 @@ NOT_FOR_A_WORKER = (
     "evaluator.cli.leader",
     "evaluator.comparison.paired",
     "evaluator.core.learning.losses",
+    "evaluator.core.online.alarm_watch",
     "evaluator.core.online.online_learner",
     "evaluator.core.promotion",
     "evaluator.demo",
@@ -48,9 +49,11 @@ NOT_FOR_A_WORKER = (
     "evaluator.wire.outputs.output_models",
     "evaluator.wire.outputs.schemas",
     "evaluator.wire.weights.weights_record",
+    "difflib",
     "importlib.metadata",
     "pydantic",
     "sqlite3",
+    "tomllib",
     "tqdm",
 )
 FOR_HELP = {"cli", "cli.arguments", "cli.options", "cli.exits", "cli.main", "comparison", "version"}

@@ -2,10 +2,10 @@
 
 import ast
 import re
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from evaluator.cli import leader
 from evaluator.cli.leader import watch_fingerprint

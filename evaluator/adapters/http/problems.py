@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from evaluator.adapters.http.status import ahead_warnings, skew_warnings
 from evaluator.core.alarms.ticks import HOUR_MS
-from evaluator.core.online.events import LeaderView
+from evaluator.core.online.views import LeaderView
 from evaluator.core.online.watched import COVERAGE
 from evaluator.core.types.records import LOGS
 from evaluator.core.types.tally import Path

@@ -21,7 +21,7 @@ from evaluator.adapters.http.access import Access, HttpUnusable
 from evaluator.adapters.http.connections import Connections, Handler, Timeouts, busy_during_request
 from evaluator.adapters.http.history import HOURS_POINTS, ChartHistory, Series
 from evaluator.adapters.http.problems import Recent, problems_of
-from evaluator.core.online.events import LeaderView
+from evaluator.core.online.views import LeaderView
 from evaluator.exposition.colours import colours
 from evaluator.exposition.snapshot import Resources, Snapshot
 from evaluator.wire.weights.checksum import checksum_in

@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from evaluator.core.alarms.rules import WINDOWS
 from evaluator.core.alarms.ticks import HOUR_MS, first_hour_of
-from evaluator.core.online.alarm_watch import AlarmView
-from evaluator.core.online.events import LeaderView, ModelView
+from evaluator.core.online.views import AlarmView, LeaderView, ModelView
 from evaluator.core.types.records import LOGS, MAX_SKEW_MS
 from evaluator.core.types.tally import Group, Tally, group_of
 from evaluator.exposition.alarm_sentence import alarm_sentence, alert_of

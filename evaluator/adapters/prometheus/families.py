@@ -20,15 +20,8 @@ from prometheus_client.registry import Collector
 from evaluator.adapters.prometheus.quality import QualitySeries, Samples
 from evaluator.core.event_time.clock import seconds_of
 from evaluator.core.measures.exact_sums import DELAY_BOUNDS_SECONDS
-from evaluator.core.online.alarm_watch import AlarmsView
-from evaluator.core.online.events import (
-    CHALLENGER,
-    CHAMPION,
-    MOST_MODELS,
-    LeaderView,
-    ModelView,
-    Status,
-)
+from evaluator.core.online.events import CHALLENGER, CHAMPION, MOST_MODELS, Status
+from evaluator.core.online.views import AlarmsView, LeaderView, ModelView
 from evaluator.core.types.records import LOGS, OTHER
 from evaluator.core.types.segments import NO_SEGMENTS, SegmentRules
 from evaluator.core.types.tally import Path

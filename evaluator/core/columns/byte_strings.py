@@ -1,7 +1,6 @@
 """A column of byte strings in one buffer."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, overload
 
@@ -9,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ByteStrings(Sequence[bytes | None]):
     """Byte strings or None, each followed by a NUL byte in `buffer`.
 
@@ -20,9 +18,10 @@ class ByteStrings(Sequence[bytes | None]):
     (b'ab', b'', [b'ab', None], [b'', b'ab'])
     """
 
-    buffer: bytes
-    starts: NDArray[np.int64]
-    sizes: NDArray[np.int64]
+    __slots__ = ("buffer", "sizes", "starts")
+
+    def __init__(self, buffer: bytes, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
+        self.buffer, self.starts, self.sizes = buffer, starts, sizes
 
     @classmethod
     def of(cls, strings: Sequence[bytes | None]) -> "ByteStrings":

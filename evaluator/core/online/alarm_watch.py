@@ -21,6 +21,7 @@ from evaluator.core.alarms.variants import OTHER, VariantsSeries
 from evaluator.core.online.carriers import carried_by, context_of
 from evaluator.core.online.ordered_merge import TaskProgress
 from evaluator.core.online.tick_merge import TickMerge
+from evaluator.core.online.views import AlarmsView, AlarmView
 from evaluator.core.online.watched import COVERAGE, AlarmCommand, SeriesName, WatchRules
 from evaluator.core.online.watched_queries import Labels, WatchedQueries
 from evaluator.core.types.records import WatermarkRecord
@@ -41,38 +42,6 @@ class SeriesEvent(NamedTuple):
     time_ms: int
     alarm: Alarm | None
     unverifiable: str = ""
-
-
-class AlarmView(Struct, frozen=True):
-    """The public view of one series, as of the last closed tick.
-
-    `n_windows` are those with enough queries; without a reference, `reference_from_ms` is when it
-    is expected. `spreads` are the standard deviations of the means of WINDOWS in the reference,
-    without chance; () without past weeks. `day` is the mean of the last day, its expected value,
-    and the standard deviation of their difference; None if it cannot be compared.
-    """
-
-    series: SeriesName
-    evidence: float
-    alarm: Alarm | None
-    weeks: tuple[int, ...]
-    unverifiable: str = ""
-    n_windows: int = 0
-    reference_from_ms: int | None = None
-    spreads: tuple[float, ...] = ()
-    day: tuple[float, float, float] | None = None
-
-
-class AlarmsView(Struct, frozen=True):
-    """The public view of all series; *tick_end_ms* is the end of the last closed tick.
-
-    `left_out` are the first MAX_NAMED series beyond the limit.
-    """
-
-    series: tuple[AlarmView, ...] = ()
-    n_left_out: int = 0
-    tick_end_ms: int | None = None
-    left_out: tuple[SeriesName, ...] = ()
 
 
 class WatchResult(Struct):

@@ -1,15 +1,11 @@
-"""Versions of weights, operator commands, releases, and the public view of the leader."""
+"""Versions of weights, operator commands, and releases."""
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
-
-from msgspec import Struct, field
 
 from evaluator.core.features import SuccessTable, shortened
 from evaluator.core.learning.optimisers import Numbers
 from evaluator.core.learning.transforms import NO_TRANSFORMS, Transforms, documents, loaded
-from evaluator.core.online.alarm_watch import AlarmsView
 
 MOST_MODELS: Final = 16
 """Models with a model learner; queries of further models are counted and ignored."""
@@ -89,51 +85,3 @@ class Release(NamedTuple):
     reason: str
     history: SuccessTable | None
     transforms: Transforms = NO_TRANSFORMS
-
-
-class ModelView(NamedTuple):
-    """The public view of one model, as of the end of an interval.
-
-    Evidence is 1 without an experiment; `evidence_needed` decides one. `loss` is the mean of the
-    last interval in which a group counted, `unusable` the queries that could not be learned from by
-    reason, and `unusable_share` their share of the last queries,
-    `last_experiment` the challenger, status and reason of the last experiment that has ended,
-    `unknown_transforms` the features of `feature_transforms` that no model has.
-    """
-
-    model: str
-    epoch: int
-    version: int
-    champion: Version | None
-    challenger: Version | None
-    updates: int
-    frozen: str
-    evidence_for: float
-    evidence_against: float
-    n_traces: int
-    evidence_needed: float
-    loss: float | None = None
-    unusable: Mapping[str, int] = MappingProxyType({})
-    unusable_share: float = 0.0
-    last_experiment: tuple[int, str, str] | None = None
-    unknown_transforms: tuple[str, ...] = ()
-
-
-class LeaderView(Struct, frozen=True):
-    """The public view of a leader, as of the end of its last interval; immutable.
-
-    `awaited` are the tasks that block the others, `n_buffered` counts settled queries that were
-    read but not processed, and `now_ms` is the settled time of the last query of the last interval.
-    `counts` are of this process: ("records", outcome), ("releases", model, status), and ("values",
-    ...) of published intervals, by the paths of `OnlineLearner.sums`.
-    """
-
-    is_leader: bool = False
-    n_tasks: int = 0
-    awaited: tuple[int, ...] = ()
-    n_buffered: int = 0
-    n_ignored: int = 0
-    now_ms: int | None = None
-    models: tuple[ModelView, ...] = ()
-    alarms: AlarmsView = field(default_factory=AlarmsView)
-    counts: Mapping[tuple[str, ...], int] = field(default_factory=dict)

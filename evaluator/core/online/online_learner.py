@@ -10,17 +10,11 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
-from evaluator.core.online.events import (
-    CHALLENGER,
-    CHAMPION,
-    MOST_MODELS,
-    Command,
-    ModelView,
-    Release,
-)
+from evaluator.core.online.events import CHALLENGER, CHAMPION, MOST_MODELS, Command, Release
 from evaluator.core.online.model_learner import ModelLearner
 from evaluator.core.online.ordered_merge import OrderedMerge, SettledQuery, TaskProgress
 from evaluator.core.online.rules import Rules
+from evaluator.core.online.views import ModelView
 from evaluator.core.promotion.gate import verdict as verdict_of
 from evaluator.core.types.records import WatermarkRecord
 

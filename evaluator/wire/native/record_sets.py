@@ -3,7 +3,6 @@
 import ctypes
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import cramjam
@@ -179,7 +178,7 @@ def _kept(texts: ByteStrings, max_bytes: int) -> ByteStrings:
     if texts.sizes.max(initial=0) <= max_bytes:
         return texts
     sizes = np.where(texts.sizes > max_bytes, KEPT_BYTES, texts.sizes)
-    return replace(texts, sizes=sizes)
+    return ByteStrings(texts.buffer, texts.starts, sizes)
 
 
 def unpacked(batch: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], int] | None:

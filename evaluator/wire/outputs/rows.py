@@ -5,7 +5,6 @@ A row is, column by column, a fixed text and the next item of a source.
 
 import ctypes
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import accumulate, islice, repeat
 from typing import Any, Final, NamedTuple, overload
 
@@ -113,16 +112,16 @@ class Part(NamedTuple):
     n_rows: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class OutputRows(Sequence[OutputRecord]):
     """Records in one text, with the same headers. An OutputRecord is made when it is read.
 
     `spans` is `[n_rows, 4]`: start and end of the key and of the value; -1 twice for no key.
     """
 
-    text: NDArray[np.uint8]
-    spans: IntArray
-    headers: Headers = ()
+    __slots__ = ("headers", "spans", "text")
+
+    def __init__(self, text: NDArray[np.uint8], spans: IntArray, headers: Headers = ()) -> None:
+        self.text, self.spans, self.headers = text, spans, headers
 
     @classmethod
     def of(cls, records: Sequence[OutputRecord]) -> "OutputRows":
@@ -150,7 +149,7 @@ class OutputRows(Sequence[OutputRecord]):
         if isinstance(place, int):
             (record,) = self[place : place + 1 or None]
             return record
-        return replace(self, spans=self.spans[place])
+        return OutputRows(self.text, self.spans[place], self.headers)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
