@@ -1,5 +1,7 @@
 """The time at which a query settles, its grades then, and its figures."""
 
+import random
+
 import pytest
 
 from evaluator.core.types.records import Stratum, WatermarkRecord
@@ -268,6 +270,16 @@ def test_settled_queries_are_ordered_by_time_and_key_and_numbered_from_0():
         (3, 15, "c"),
         (4, 20, "b"),
     ]
+
+
+def test_settled_queries_are_in_the_order_of_their_ids_if_these_begin_alike():
+    ids = ["a", "a\0", "a\0b", "ab", "abcdefg", "abcdefgh", "é", "日本語", "🙂"]
+    given = [*((trace, "n") for trace in ids), *(("abcdefghij", node) for node in ids)]
+    random.Random(1).shuffle(given)
+    task = Task()
+    task.rank(*(ranking("a", at=10, trace=trace, node=node) for trace, node in given))
+    task.beat(1_000)
+    assert [(s.trace_id, s.node_id) for s in task.settled] == sorted(given)
 
 
 def test_settled_rows_carry_the_offset_and_stratum_of_their_ranking():

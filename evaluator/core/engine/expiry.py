@@ -1,6 +1,9 @@
 """Fires timers: queries settle and expire, and their keys are released."""
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from evaluator.core.event_time.timers import in_parts
 from evaluator.core.join.changes import Ledger
@@ -92,9 +95,20 @@ class Expiry:
 
     def _in_key_order(self, times_ms: IntArray, rows: IntArray) -> IntArray:
         """Rows that are in order by time, sorted by time and key."""
-        is_first = np.diff(times_ms, prepend=-1) != 0
-        tied = np.flatnonzero(~(is_first & np.append(is_first[1:], True)))
-        texts = self._queries.texts.of(rows[tied])
-        keys = list(zip(times_ms[tied].tolist(), texts.column(0), texts.column(1), strict=True))
-        rows[tied] = rows[tied][sorted(range(len(tied)), key=keys.__getitem__)]
+        tied = _beside_equal(times_ms)
+        texts, times_ms = self._queries.texts.of(rows[tied]), times_ms[tied]
+        prefixes = texts.prefixes
+        order = np.lexsort((prefixes, times_ms))
+        alike = _beside_equal(times_ms[order], prefixes[order])
+        left = order[alike]
+        texts, times = texts.picked(left), times_ms[left].tolist()
+        keys = list(zip(times, texts.column(0), texts.column(1), strict=True))
+        order[alike] = left[sorted(range(len(left)), key=keys.__getitem__)]
+        rows[tied] = rows[tied][order]
         return rows
+
+
+def _beside_equal(*columns: NDArray[Any]) -> IntArray:
+    """The entries that are equal to a neighbour in all columns `[n]`."""
+    same = np.logical_and.reduce([column[1:] == column[:-1] for column in columns])
+    return np.flatnonzero(np.append(same, False) | np.append(False, same))
