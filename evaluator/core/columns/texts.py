@@ -133,8 +133,9 @@ class TextRows(Struct, frozen=True, eq=False):
         >>> TextRows.of([("b", "", ""), ("ab", "c", ""), ("abcdefghij", "", "")]).prefixes.argsort()
         array([1, 2, 0])
         """
-        n_further = (WORD * np.maximum(WORD + 1 - self.sizes[:, 0], 0)).astype(np.uint64)
-        return self.words[self.starts].view(">u8") >> n_further << n_further  # without those bits
+        n_others = np.maximum(WORD + 1 - self.sizes[:, 0], 0)  # bytes behind a short first text
+        n_bits = (8 * n_others).astype(np.uint64)
+        return self.words[self.starts].view(">u8") >> n_bits << n_bits
 
     def column(self, at: int) -> list[str]:
         """One text of each row."""
