@@ -281,7 +281,8 @@ def as_text(value: object) -> str:
 class Spec(Struct, frozen=True):
     """The group, default, accepted values, example and meaning of a setting.
 
-    `refusal` replaces the general error if an integer is too small.
+    `refusal` replaces the general error if an integer is too small. A call returns the default:
+    this is the default factory of the setting's field.
     """
 
     group: str

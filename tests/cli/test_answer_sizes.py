@@ -14,9 +14,8 @@ from evaluator.cli.live import ProcessViews
 from evaluator.config import Settings
 from evaluator.core.alarms.alarm import Alarm, Carrier, Context
 from evaluator.core.measures import UNITS_PER_ONE
-from evaluator.core.online.alarm_watch import MAX_NAMED
 from evaluator.core.online.events import Version
-from evaluator.core.online.views import AlarmsView, AlarmView, ModelView
+from evaluator.core.online.views import MAX_NAMED, AlarmsView, AlarmView, ModelView
 from evaluator.core.online.watched import COVERAGE, SeriesName
 from evaluator.core.types.records import LOGS, SERVED, VALUE_BOUNDS
 from evaluator.core.types.tally import GroupedTally, Tally

@@ -274,6 +274,7 @@ def test_settled_queries_are_ordered_by_time_and_key_and_numbered_from_0():
 
 def test_settled_queries_are_in_the_order_of_their_ids_if_these_begin_alike():
     ids = ["a", "a\0", "a\0b", "ab", "abcdefg", "abcdefgh", "é", "日本語", "🙂"]
+    ids += [f"{'x' * n}{end}" for n in (8, 15, 16, 31, 32, 40) for end in ("", "\0", "\x1f", "y")]
     given = [*((trace, "n") for trace in ids), *(("abcdefghij", node) for node in ids)]
     random.Random(1).shuffle(given)
     task = Task()

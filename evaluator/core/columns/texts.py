@@ -126,16 +126,17 @@ class TextRows(Struct, frozen=True, eq=False):
         starts = WORD * self.starts[:, None]
         return np.hstack((starts, starts + np.cumsum(self.sizes, axis=1)))
 
-    @property
-    def prefixes(self) -> NDArray[np.uint64]:
-        """The first bytes of the first text of each row, as numbers in their order: `[n_rows]`.
+    def first_text_word(self, at: int) -> NDArray[np.uint64]:
+        """Word *at* of the first text of each row, as numbers in the order of texts: `[n_rows]`.
 
-        >>> TextRows.of([("b", "", ""), ("ab", "c", ""), ("abcdefghij", "", "")]).prefixes.argsort()
-        array([1, 2, 0])
+        >>> rows = TextRows.of([("ab", "c", ""), ("abcdefghij", "", "")])
+        >>> [f"{word:016x}" for at in (0, 1) for word in rows.first_text_word(at).tolist()]
+        ['6162000000000000', '6162636465666768', '0000000000000000', '696a000000000000']
         """
-        n_others = np.maximum(WORD + 1 - self.sizes[:, 0], 0)  # bytes behind a short first text
-        n_bits = (8 * n_others).astype(np.uint64)
-        return self.words[self.starts].view(">u8") >> n_bits << n_bits
+        n_left = self.sizes[:, 0] - 1 - WORD * at
+        n_bits = (8 * np.clip(WORD - n_left, 0, WORD)).astype(np.uint64)  # behind the text
+        words = self.words.take(self.starts + at, mode="clip").view(">u8")
+        return words >> n_bits << n_bits
 
     def column(self, at: int) -> list[str]:
         """One text of each row."""

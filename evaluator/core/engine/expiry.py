@@ -1,7 +1,5 @@
 """Fires timers: queries settle and expire, and their keys are released."""
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,6 +12,7 @@ from evaluator.core.settle.settling import Settler
 from evaluator.core.store.tiering import Tiering
 from evaluator.core.types.records import IntArray, Outputs, WatermarkRecord
 
+_COMPARED_WORDS = 4  # the length of a trace id of OpenTelemetry
 _CHUNK = 1 << 14  # queries that settle together; also keeps partial sums within int64
 WATERMARK_RECORD_EVERY_MS = 1_000  # event time without a settled query, before a watermark record
 
@@ -94,21 +93,27 @@ class Expiry:
         self._queries.tidy()
 
     def _in_key_order(self, times_ms: IntArray, rows: IntArray) -> IntArray:
-        """Rows that are in order by time, sorted by time and key."""
-        tied = _beside_equal(times_ms)
-        texts, times_ms = self._queries.texts.of(rows[tied]), times_ms[tied]
-        prefixes = texts.prefixes
-        order = np.lexsort((prefixes, times_ms))
-        alike = _beside_equal(times_ms[order], prefixes[order])
-        left = order[alike]
-        texts, times = texts.picked(left), times_ms[left].tolist()
-        keys = list(zip(times, texts.column(0), texts.column(1), strict=True))
-        order[alike] = left[sorted(range(len(left)), key=keys.__getitem__)]
-        rows[tied] = rows[tied][order]
+        """Rows that are in order by time, sorted by time and key.
+
+        The first words of trace ids are compared as numbers, and the keys that are left as texts.
+        """
+        same = times_ms[1:] == times_ms[:-1]  # each row and the next one, in what was compared
+        for at in range(_COMPARED_WORDS):
+            if not same.any():
+                return rows
+            places, groups = _alike(same)
+            words = self._queries.texts.of(rows[places]).first_text_word(at)
+            order = np.lexsort((words, groups))
+            rows[places], words = rows[places][order], words[order]
+            same[places[:-1]] &= words[1:] == words[:-1]
+        places, groups = _alike(same)
+        texts = self._queries.texts.of(rows[places])
+        keys = list(zip(groups.tolist(), texts.column(0), texts.column(1), strict=True))
+        rows[places] = rows[places][sorted(range(len(places)), key=keys.__getitem__)]
         return rows
 
 
-def _beside_equal(*columns: NDArray[Any]) -> IntArray:
-    """The entries that are equal to a neighbour in all columns `[n]`."""
-    same = np.logical_and.reduce([column[1:] == column[:-1] for column in columns])
-    return np.flatnonzero(np.append(same, False) | np.append(False, same))
+def _alike(same: NDArray[np.bool_]) -> tuple[IntArray, IntArray]:
+    """The places of rows that are the same as a neighbour, and the number of the group of each."""
+    places = np.flatnonzero(np.append(same, False) | np.append(False, same))
+    return places, np.append(0, np.cumsum(~same))[places]

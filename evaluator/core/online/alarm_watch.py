@@ -21,15 +21,13 @@ from evaluator.core.alarms.variants import OTHER, VariantsSeries
 from evaluator.core.online.carriers import carried_by, context_of
 from evaluator.core.online.ordered_merge import TaskProgress
 from evaluator.core.online.tick_merge import TickMerge
-from evaluator.core.online.views import AlarmsView, AlarmView
+from evaluator.core.online.views import MAX_NAMED, AlarmsView, AlarmView
 from evaluator.core.online.watched import COVERAGE, AlarmCommand, SeriesName, WatchRules
 from evaluator.core.online.watched_queries import Labels, WatchedQueries
 from evaluator.core.types.records import WatermarkRecord
 
 MAX_LEFT_OUT: Final = 1_000
 """Series beyond the limit that are counted."""
-MAX_NAMED: Final = 20
-"""Those of them that the public view names."""
 MAX_COMMANDS: Final = 1_000
 FORMAT: Final = 1
 

@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec import Struct, field
 
 from evaluator.core.alarms.alarm import Alarm
 from evaluator.core.online.events import Version
 from evaluator.core.online.watched import SeriesName
+
+MAX_NAMED: Final = 20
+"""Series beyond the limit that the view of alarms names."""
 
 
 class AlarmView(Struct, frozen=True):

@@ -13,12 +13,12 @@ from evaluator.core.alarms.sums import UnitSums
 from evaluator.core.alarms.ticks import TICK_MS
 from evaluator.core.online.alarm_watch import (
     MAX_LEFT_OUT,
-    MAX_NAMED,
     AlarmWatch,
     SeriesEvent,
     WatchResult,
 )
 from evaluator.core.online.carriers import context_of
+from evaluator.core.online.views import MAX_NAMED
 from evaluator.core.online.watched import COVERAGE, AlarmCommand, SeriesName, WatchRules
 from evaluator.core.types.records import WatermarkRecord
 from evaluator.wire.alarms.state import AlarmState
