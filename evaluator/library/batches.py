@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from evaluator.core.measures import MAX_GRADE, InvalidInputError
 from evaluator.core.measures.dense import TieOrder
+from evaluator.core.measures.lists import WHOLE_LIST
 from evaluator.core.measures.order import exact_order
 from evaluator.core.types.records import FloatArray, IntArray
 
@@ -76,7 +77,7 @@ def batches_of_arrays(grades: Any, scores: Any) -> Iterator[QueryBatch]:
 
 def _array(given: NDArray[Any], name: str) -> FloatArray:
     try:
-        return np.ascontiguousarray(given, np.float64)
+        return np.ascontiguousarray(np.ma.filled(np.asanyarray(given, np.float64), nan))
     except (TypeError, ValueError):
         raise InvalidInputError(
             f"{name} is an array of {given.dtype}; it must be of numbers."
@@ -124,6 +125,11 @@ def _check_shapes(grades: FloatArray, scores: FloatArray) -> None:
 
 
 def _check(batch: QueryBatch, query_ids: Sequence[Any]) -> None:
+    if batch.scores.shape[1] > WHOLE_LIST:
+        raise InvalidInputError(
+            f"query {query_ids[0]!r} has {batch.scores.shape[1]:,} candidates; at most "
+            f"{WHOLE_LIST:,} are measured. Give the first ones of each ranking."
+        )
     bad = (batch.grades > MAX_GRADE) | np.isinf(batch.scores)
     if bad.any():
         row = int(bad.any(axis=1).argmax())
@@ -232,7 +238,7 @@ def _numbers(names: Sequence[str], parts: Iterable[Iterable[Any]], n: int) -> Fl
     """All numbers, concatenated: `[n]`."""
     try:
         return np.fromiter(chain.from_iterable(parts), np.float64, n)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InvalidInputError(_not_numbers(names)) from None
 
 

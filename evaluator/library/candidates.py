@@ -142,14 +142,15 @@ def details(
     deque(matched.batches(), 0)  # raises InvalidInputError for numbers that cannot be used
     found = {}
     judged: Sequence[Mapping[str, Any]] = matched.judged
-    for query_id, grades, scores in zip(matched.query_ids, judged, matched.rankings, strict=True):
-        if not any(grade is not None and grade >= 0 for grade in grades.values()):
+    for query_id, given, scores in zip(matched.query_ids, judged, matched.rankings, strict=True):
+        grades = {name: float(grade) for name, grade in given.items() if grade is not None}
+        if not any(grade >= 0 for grade in grades.values()):
             continue
-        keys = {name: (float(score) + 0.0, str(name).encode()) for name, score in scores.items()}
+        keys = {name: (float(score) + 0.0, str(name)) for name, score in scores.items()}
         least = [
             keys[name]
             for name, grade in grades.items()
-            if name in keys and grade is not None and (grade >= rel if rel else grade > 0)
+            if name in keys and (grade >= rel if rel else grade > 0)
         ]
         first = max(least, default=None)
         rank = None if first is None else 1 + sum(key > first for key in keys.values())

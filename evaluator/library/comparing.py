@@ -14,7 +14,7 @@ from evaluator.core.measures import InvalidInputError, UnknownMeasureError, Unsu
 from evaluator.core.types.records import FloatArray
 from evaluator.library.forms import check_keys, is_arrays, qrels_of
 from evaluator.library.measured import Measured, QueryId, frame_of
-from evaluator.library.measuring import EvaluateOptions, evaluate
+from evaluator.library.measuring import EvaluateOptions, evaluate, names_of
 from evaluator.library.plots import Bar, bars_plot
 
 
@@ -304,13 +304,13 @@ def compare(
     by_row = is_arrays(qrels, runs[first])
     shared = qrels if by_row else qrels_of(qrels)
     check_keys("traces", traces, range(len(shared)) if by_row else shared)
-    measured = _measured(shared, runs, measures, settings)
+    measured = _measured(shared, runs, names_of(measures), settings)
     draw = Draw(resamples=resamples, confidence=confidence, seed=seed)
     return Compared(measured, baseline=first, traces=traces or {}, draw=draw)
 
 
 def _measured(
-    qrels: Any, runs: Mapping[str, Any], measures: str | Iterable[str], settings: EvaluateOptions
+    qrels: Any, runs: Mapping[str, Any], measures: list[str], settings: EvaluateOptions
 ) -> dict[str, Measured]:
     """The values of each run. Raises InvalidInputError with the name of the run."""
     measured = {}

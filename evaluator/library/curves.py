@@ -14,7 +14,7 @@ from evaluator.library.batches import QueryBatch, batches_of_arrays
 from evaluator.library.forms import is_arrays, least_relevant, qrels_of, run_of
 from evaluator.library.matching import Empty, Missing, Sides, check_choices, match
 from evaluator.library.measured import QueryId, frame_of
-from evaluator.library.plots import Line, lines_plot
+from evaluator.library.plots import line_plot
 
 ELEVEN_LEVELS: Final = tuple(level / 10 for level in range(11))
 _ROUNDED_UP: Final = 0.9
@@ -52,8 +52,10 @@ class PrecisionAtRecall(Struct, frozen=True, eq=False):
 
     def plot(self, ax: Any = None, *, label: str = "") -> Any:
         """Draws the mean curve with matplotlib; returns its axes."""
-        line = Line(self.recall, self.precision, label or f"area {self.area:.3f}")
-        return lines_plot([line], "recall", "interpolated precision", ax=ax)
+        names = "recall", "interpolated precision"
+        return line_plot(
+            self.recall, self.precision, label or f"area {self.area:.3f}", names, ax=ax
+        )
 
 
 def precision_at_recall(
@@ -195,16 +197,14 @@ class ThresholdCurve(Struct, frozen=True, eq=False):
     def plot(self, kind: str = "pr", ax: Any = None, *, beta: float = 1.0, label: str = "") -> Any:
         """Draws `pr`, `roc` or `f` (F over the threshold) with matplotlib; returns the axes."""
         if kind == "pr":
-            line = Line(
-                self.recall, self.precision, label or f"area {self.pr_area:.3f}", steps=True
-            )
-            return lines_plot([line], "recall", "precision", ax=ax)
+            names, label = ("recall", "precision"), label or f"area {self.pr_area:.3f}"
+            return line_plot(self.recall, self.precision, label, names, ax=ax, style="steps-pre")
         if kind == "roc":
-            line = Line(*self._roc(), label or f"area {self.roc_area:.3f}")
-            return lines_plot([line], "false positive rate", "recall", ax=ax)
+            names, label = ("false positive rate", "recall"), label or f"area {self.roc_area:.3f}"
+            return line_plot(*self._roc(), label, names, ax=ax)
         if kind == "f":
-            line = Line(self.threshold, self.f_beta(beta), label or f"F, beta = {beta:g}")
-            return lines_plot([line], "threshold", "F", ax=ax)
+            names, label = ("threshold", "F"), label or f"F, beta = {beta:g}"
+            return line_plot(self.threshold, self.f_beta(beta), label, names, ax=ax)
         raise InvalidInputError(f"kind is {kind!r}; it must be pr, roc or f.")
 
     def _roc(self) -> tuple[FloatArray, FloatArray]:

@@ -64,7 +64,7 @@ def _mapping(
         return given
     if isinstance(given, (str, PathLike)):
         return _by_query(_trec_rows(Path(fspath(given)), name, fields), better)
-    if hasattr(given, "columns") and hasattr(given, "__getitem__"):
+    if hasattr(given, "to_numpy") and hasattr(given, "columns"):
         try:
             return _by_query(_frame_rows(given, name, number_columns), better)
         except TypeError:
@@ -94,18 +94,30 @@ def check_ids(qrels: Qrels, run: Run) -> None:
         if (ranked := run.get(query_id)) is None:
             continue
         common = True
-        if judged and ranked and judged.keys().isdisjoint(ranked):
-            kinds = [frozenset(map(type, ids)) for ids in (judged, ranked)]
-            if not kinds[0] & kinds[1]:
-                raise InvalidInputError(
-                    f"the candidate ids of query {query_id!r} are {_shown(judged)} in qrels and "
-                    f"{_shown(ranked)} in the run. {_REMEDY}"
-                )
+        _check_types(query_id, ("qrels", judged), ("the run", ranked))
     if not common:
         raise InvalidInputError(
             f"none of the {len(qrels):,} query ids of qrels ({_shown(qrels)}) is among the "
             f"{len(run):,} of the run ({_shown(run)}). {_REMEDY}"
         )
+
+
+def _check_types(query_id: Any, one: tuple[str, Any], other: tuple[str, Any]) -> None:
+    """Raises InvalidInputError for candidate ids of a query that share no id and no type."""
+    if one[1] and other[1] and one[1].keys().isdisjoint(other[1]):
+        kinds = [frozenset(map(type, ids)) for _, ids in (one, other)]
+        if not kinds[0] & kinds[1]:
+            raise InvalidInputError(
+                f"the candidate ids of query {query_id!r} are {_shown(one[1])} in {one[0]} and "
+                f"{_shown(other[1])} in {other[0]}. {_REMEDY}"
+            )
+
+
+def check_ids_of(name: str, given: Any, qrels: Qrels) -> None:
+    """Raises InvalidInputError for a mapping by query and candidate whose ids are not of qrels."""
+    check_keys(name, given, qrels)
+    for query_id, of_query in (given or {}).items():
+        _check_types(query_id, ("qrels", qrels.get(query_id)), (name, of_query))
 
 
 def check_keys(name: str, given: Any, query_ids: Collection[Any]) -> None:
@@ -155,7 +167,23 @@ def _frame_rows(
             )
         columns.append(frame[column].to_list())
     query_ids, candidate_ids, numbers = columns
-    return zip(map(str, query_ids), map(str, candidate_ids), numbers, strict=True)
+    return zip(_texts(query_ids, name), _texts(candidate_ids, name), numbers, strict=True)
+
+
+def _texts(ids: list[Any], name: str) -> Iterable[str]:
+    """Ids as texts; a column of whole numbers with a missing one had become floats."""
+    if set(map(type, ids)) <= {str, int}:
+        return map(str, ids)
+    if any(map(is_missing, ids)):
+        raise InvalidInputError(f"the frame of the {name} has a row without an id. Leave it out.")
+    are_whole = all(isinstance(one, float) and one.is_integer() for one in ids)
+    return map(str, map(int, ids) if are_whole else ids)
+
+
+def is_missing(given: Any) -> bool:
+    """Whether a cell of a frame is None, NaN, or pandas' NA or NaT."""
+    is_nan = isinstance(given, float) and given != given  # noqa: PLR0124  # true for NaN alone
+    return given is None or is_nan or type(given).__name__ in {"NAType", "NaTType"}
 
 
 def _trec_rows(

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from evaluator.core.measures import MISSING, UNITS_PER_ONE, InvalidInputError, MeasureSet
 from evaluator.core.types.records import FloatArray, IntArray
+from evaluator.library.forms import is_missing
 
 QueryId = str | int
 """The id of a query, or the number of a row of arrays, from 0."""
@@ -126,7 +127,7 @@ def group_of(groups: Groups | None, query_id: QueryId) -> str | None:
         group = groups.get(query_id)
     else:
         group = None if groups is None else groups[int(query_id)]
-    return None if group is None or group == "" else str(group)
+    return None if is_missing(group) or group == "" else str(group)
 
 
 def _mean(units: IntArray) -> float | None:

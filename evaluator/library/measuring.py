@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
-from typing import Any, TypedDict, cast
+from typing import Any, TypedDict
 
 import numpy as np
 from msgspec import Struct
@@ -29,7 +29,7 @@ from evaluator.library.candidates import (
     SubtopicsByQuery,
     check_of_candidates,
 )
-from evaluator.library.forms import check_keys, is_arrays, qrels_of, run_of
+from evaluator.library.forms import check_ids_of, check_keys, is_arrays, qrels_of, run_of
 from evaluator.library.matching import Empty, Missing, Sides, Ties, check_choices, match
 from evaluator.library.measured import Groups, Measured, QueryId
 from evaluator.library.names import own_name
@@ -93,8 +93,8 @@ def evaluate(
     >>> evaluate(qrels, run, ["mrr", "p@1"]).mean
     {'mrr': 0.75, 'p@1': 0.5}
     """
-    scales = Terms(map_graded_max_grade=map_graded_max_grade, err_max_grade=err_max_grade)
-    parsed = _parsed(_names(measures), scales)
+    scales = _scales(map_graded_max_grade=map_graded_max_grade, err_max_grade=err_max_grade)
+    parsed = _parsed(names_of(measures), scales)
     rules = Rules(measures=parsed, empty=empty, missing=missing, ties=ties, judged_only=judged_only)
     check_of_candidates(subtopics, freshness)
     more = OfCandidates(subtopics if parsed.needs_subtopics else None, freshness)
@@ -105,8 +105,8 @@ def evaluate(
             )
         return replace(measured_arrays(qrels, run, rules), groups=_groups(groups, range(len(run))))
     judged = qrels_of(qrels)
-    check_keys("subtopics", subtopics, judged)
-    check_keys("ages_ms", freshness and freshness.ages_ms, judged)
+    check_ids_of("subtopics", subtopics, judged)
+    check_ids_of("ages_ms", freshness and freshness.ages_ms, judged)
     return replace(measured_dicts(judged, run_of(run), rules, more), groups=_groups(groups, judged))
 
 
@@ -117,7 +117,7 @@ def _groups(groups: Any, query_ids: Collection[Any]) -> Groups | None:
         return groups
     if (
         not isinstance(query_ids, range)
-        or isinstance(groups, str)
+        or isinstance(groups, (str, set, frozenset))
         or not hasattr(groups, "__len__")
     ):
         raise InvalidInputError("groups must be a mapping {query_id: group}.")
@@ -125,10 +125,21 @@ def _groups(groups: Any, query_ids: Collection[Any]) -> Groups | None:
         raise InvalidInputError(
             f"groups are {len(groups)} for {len(query_ids)} rows; give one per row."
         )
-    return cast("Groups", groups)
+    return list(groups)  # by place: a column of pandas would be read by its index
 
 
-def _names(measures: Any) -> list[str]:
+def _scales(**largest: Any) -> Terms:
+    """The scales, as Python integers: those of NumPy may overflow. Raises InvalidInputError."""
+    for name, grade in largest.items():
+        if not (isinstance(grade, Integral) and 1 <= int(grade) <= MAX_GRADE):
+            raise InvalidInputError(
+                f"{name} is {grade!r}; it must be a whole number from 1 to {MAX_GRADE}."
+            )
+    whole: dict[str, Any] = {name: int(grade) for name, grade in largest.items()}
+    return Terms(**whole)
+
+
+def names_of(measures: Any) -> list[str]:
     """The requested names; objects of ir_measures have theirs. Raises InvalidInputError."""
     if isinstance(measures, str):
         return split_names(measures)
@@ -169,14 +180,7 @@ class Rules(Struct, frozen=True, kw_only=True):
     judged_only: bool
 
     def __post_init__(self) -> None:
-        scales = self.measures.scales
         check_choices(empty=self.empty, missing=self.missing, ties=self.ties)
-        for name in ("map_graded_max_grade", "err_max_grade"):
-            grade = getattr(scales, name)
-            if not (isinstance(grade, Integral) and 1 <= int(grade) <= MAX_GRADE):
-                raise InvalidInputError(
-                    f"{name} is {grade!r}; it must be a whole number from 1 to {MAX_GRADE}."
-                )
         if self.ties == "average":
             self.measures.require_averages()
 

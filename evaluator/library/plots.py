@@ -7,15 +7,6 @@ from evaluator.core.measures import InvalidInputError
 from evaluator.core.types.records import FloatArray
 
 
-class Line(NamedTuple):
-    """A line: `x` and `y` are `[n_points]`; *steps* hold each value back to the point before."""
-
-    x: FloatArray
-    y: FloatArray
-    label: str
-    steps: bool = False
-
-
 class Bar(NamedTuple):
     """A mean with its interval, if there is one."""
 
@@ -39,13 +30,22 @@ def axes_of(ax: Any) -> Any:
     return plt.subplots(layout="constrained")[1]
 
 
-def lines_plot(lines: Sequence[Line], x_label: str, y_label: str, *, ax: Any = None) -> Any:
-    """Lines with labels on axes; returns the axes."""
+def line_plot(
+    x: FloatArray,
+    y: FloatArray,
+    label: str,
+    axis_names: tuple[str, str],
+    *,
+    ax: Any,
+    style: str = "default",
+) -> Any:
+    """A line on axes, of which *axis_names* are those of x and y; returns the axes.
+
+    *style* is a `drawstyle` of matplotlib.
+    """
     axes = axes_of(ax)
-    for line in lines:
-        style = {"drawstyle": "steps-pre"} if line.steps else {}
-        axes.plot(line.x, line.y, label=line.label, **style)
-    axes.set(xlabel=x_label, ylabel=y_label, ylim=(0, 1.02))
+    axes.plot(x, y, label=label, drawstyle=style)
+    axes.set(xlabel=axis_names[0], ylabel=axis_names[1], ylim=(0, 1.02))
     axes.legend()
     return axes
 

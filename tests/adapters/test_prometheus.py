@@ -244,6 +244,19 @@ def spread(**counts: int) -> Snapshot:
     return one_task(tally)
 
 
+def test_a_ranker_that_a_rebuilt_task_has_not_met_has_no_running_mean() -> None:
+    kept = QualitySeries(LabelLimits())
+    labels = {"model": PAIR[0], "variant": PAIR[1], "ranker": "x", "measure": "mrr"}
+    for value in (0.9, None, 0.1):
+        tally: Tally = {}
+        for ranker in (SERVED,) if value is None else (SERVED, "x"):
+            path = ("running", *PAIR, ranker, "mrr")
+            units = round(10 * (value or 0.0) * UNITS_PER_ONE)
+            tally |= {(*path, "queries"): 10, (*path, "sum_units"): units}
+        now = families(Snapshot((task_view(0, tally),)), kept, ready=True, version="1")
+        assert value_of(now, "evaluator_running_value_mean", **labels) == pytest.approx(value)
+
+
 def test_values_are_counted_by_bucket_cumulatively() -> None:
     metrics = scrape(spread(b0=1, b2=2, b10=1), histograms=("mrr",))
     labels = {"model": "ranker", "variant": "prod", "ranker": SERVED, "measure": "mrr"}
@@ -658,3 +671,9 @@ def test_links_are_exported_if_one_of_them_is_set():
         collector = EvaluatorCollector(lambda: FULL, ready=lambda: True, version="1", links=links)
         found = [each for each in collector.collect() if each.name == "evaluator_links_info"]
         assert [sample.labels for each in found for sample in each.samples] == expected
+
+
+@pytest.mark.parametrize("version", ['"1.0.0"', "abc", "1..0"])
+def test_a_version_that_is_no_number_is_answered_with_the_text_format(version: str) -> None:
+    accept = f"application/openmetrics-text; version={version}"
+    assert exposition(CollectorRegistry(), accept)[1].startswith("text/plain; version=0.0.4")

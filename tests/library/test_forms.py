@@ -197,3 +197,113 @@ def test_queries_that_the_run_lacks_are_reported_and_counted():
     assert len(evaluator.details(QRELS, RUN, missing="zero")) == 3
     with pytest.raises(evaluator.InvalidInputError, match="run odd: none of the 3 query ids"):
         evaluator.compare(QRELS, {"one": QRELS, "odd": {7: {"a": 1.0}}}, "mrr")
+
+
+def test_groups_of_a_column_of_pandas_are_by_place():
+    pandas = pytest.importorskip("pandas")
+    locales = pandas.Series(["de", "fr", "de"], index=[2, 0, 1])
+    scores = np.array([[2.0, 1.0], [1.0, 2.0], [2.0, 1.0]])
+    found = evaluator.evaluate(np.array([[1.0, 0.0]] * 3), scores, "mrr", groups=locales)
+    assert {group: part.query_ids for group, part in found.by_group.items()} == {
+        "de": [0, 2],
+        "fr": [1],
+    }
+
+
+@pytest.mark.parametrize("missing", ["NA", "NaT", "nan"])
+def test_a_missing_group_is_none(missing: str):
+    pandas = pytest.importorskip("pandas")
+    group = getattr(pandas, missing, float("nan"))
+    qrels, run = {"q1": {"a": 1}, "q2": {"a": 1}}, {"q1": {"a": 1}, "q2": {"a": 1}}
+    found = evaluator.evaluate(qrels, run, "mrr", groups={"q1": group, "q2": "de"})
+    assert list(found.by_group) == ["de"]
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int32, np.int64])
+def test_the_largest_grade_may_be_an_integer_of_numpy(kind: type):
+    largest = 7 if kind is np.int8 else 31
+    found = evaluator.evaluate(
+        {"q": {"a": 31}}, {"q": {"a": 1}}, "err@5", err_max_grade=kind(largest)
+    )
+    assert found.mean["err@5"] == pytest.approx(1 - 2.0**-largest, abs=1e-11)
+
+
+def test_names_of_measures_may_be_an_iterator():
+    runs = {"one": {"q": {"a": 1}}, "two": {"q": {"a": 1}}}
+    assert evaluator.compare({"q": {"a": 1}}, runs, iter(["mrr"]))["two"]["mrr"]
+
+
+def test_masked_cells_have_no_grade_and_no_score():
+    grades = np.ma.masked_array([[1, 0]], mask=[[False, True]])
+    scores = np.ma.masked_array([[1.0, 2.0]], mask=[[False, True]])
+    assert evaluator.evaluate(grades, scores, "mrr,judged@2").mean == {"mrr": 1.0, "judged@2": 1.0}
+
+
+def test_a_list_that_is_too_long_is_refused():
+    scores = np.arange(float(1 << 20))[None]
+    with pytest.raises(evaluator.InvalidInputError, match="at most 1,048,575"):
+        evaluator.evaluate(np.ones_like(scores), scores, "mrr")
+
+
+@pytest.mark.parametrize("missing", [None, float("nan")])
+@pytest.mark.parametrize("column", ["query_id", "candidate_id"])
+def test_a_row_of_a_frame_without_an_id_is_refused(missing: object, column: str):
+    pandas = pytest.importorskip("pandas")
+    rows = {"query_id": ["q", "q"], "candidate_id": ["a", "b"], "score": [1.0, 2.0]}
+    frame = pandas.DataFrame({**rows, column: [rows[column][0], missing]})
+    with pytest.raises(evaluator.InvalidInputError, match="row without an id"):
+        evaluator.evaluate({"q": {"a": 1}}, frame, "mrr")
+
+
+def test_ids_that_became_floats_are_those_of_whole_numbers():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"query_id": ["q"] * 2, "candidate_id": [1.0, 2.0], "score": [2, 1]})
+    assert evaluator.evaluate({"q": {"1": 1}}, frame, "mrr").mean == {"mrr": 1.0}
+
+
+def test_a_lazy_frame_is_refused_by_its_type():
+    polars = pytest.importorskip("polars")
+    frame = polars.LazyFrame({"query_id": ["q"], "candidate_id": ["a"], "score": [1.0]})
+    with pytest.raises(evaluator.InvalidInputError, match="LazyFrame"):
+        evaluator.evaluate({"q": {"a": 1}}, frame, "mrr")
+
+
+def test_details_take_the_numbers_and_ids_that_evaluate_takes():
+    qrels, run = {"q": {"a\ud800": "1"}}, {"q": {"a\ud800": "9", "b": "10"}}
+    assert evaluator.evaluate(qrels, run, "mrr").mean == {"mrr": 0.5}
+    assert evaluator.details(qrels, run)["q"].rank == 2
+
+
+def test_a_number_beyond_a_float_is_an_invalid_input():
+    with pytest.raises(evaluator.InvalidInputError, match="not a number"):
+        evaluator.evaluate({"q": {"a": 1}}, {"q": {"a": 10**400}}, "mrr")
+
+
+def test_ids_of_subtopics_and_ages_are_those_of_candidates():
+    qrels, run = {"q": {1: 2, 2: 1}}, {"q": {1: 2.0, 2: 1.0}}
+    with pytest.raises(evaluator.InvalidInputError, match="of type str, the first is '1' in subt"):
+        evaluator.evaluate(qrels, run, "alpha_ndcg@5", subtopics={"q": {"1": ["x"]}})
+    ages = evaluator.Freshness(half_life_ms=1, ages_ms={"q": {"1": 10}})
+    with pytest.raises(evaluator.InvalidInputError, match="of type str, the first is '1' in ages"):
+        evaluator.evaluate(qrels, run, "ndcg", freshness=ages)
+
+
+@pytest.mark.parametrize("kind", [int, str])
+def test_numbers_as_ids_are_ordered_as_texts(kind: type):
+    scores = {3: 0.6, 7: 0.2, 24: 0.3, 8: 0.1, 2: 0.8}
+    names = {3: "wz", 7: "yx", 24: "xz", 8: "y", 2: "y"}
+    found = evaluator.evaluate(
+        {"q": {kind(number): 1 for number in scores}},
+        {"q": {kind(number): score for number, score in scores.items()}},
+        "alpha_ndcg@5",
+        subtopics={"q": {kind(number): list(text) for number, text in names.items()}},
+    )
+    assert round(found.mean["alpha_ndcg@5"], 4) == 0.8688
+
+
+def test_ids_of_several_types_may_have_subtopics():
+    qrels = {"q": {1: 1, "a": 1}}
+    found = evaluator.evaluate(
+        qrels, qrels, "alpha_ndcg@5", subtopics={"q": {1: ["x"], "a": ["y"]}}
+    )
+    assert found.mean == {"alpha_ndcg@5": 1.0}

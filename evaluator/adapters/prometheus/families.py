@@ -153,7 +153,10 @@ def registry_of(collector: Collector) -> CollectorRegistry:
 
 def exposition(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
     """Body and content type of a scrape: OpenMetrics if *accept* asks for it, else text."""
-    encode, content_type = choose_encoder(accept)
+    try:
+        encode, content_type = choose_encoder(accept)
+    except (TypeError, ValueError):  # of a version that is not digits and points
+        encode, content_type = choose_encoder("")
     return encode(registry), content_type
 
 

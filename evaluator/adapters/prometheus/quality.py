@@ -133,7 +133,7 @@ class QualitySeries:
         """Replaces the figures of a group of a source."""
         labels: dict[Path, Path] = {}
         grown = len(after) > len(before)
-        for path in after or before:
+        for path in after if len(after) >= len(before) else {**before, **after}:
             kind, figure = path[0], after.get(path, 0) - before.get(path, 0)
             if not (figure or grown):
                 continue

@@ -35,5 +35,6 @@ def subtopics_of_query(judged_ids: Sequence[str], current: Subtopics) -> QuerySu
         [numbers.setdefault(name, len(numbers)) for name in current.get(candidate_id, ())]
         for candidate_id in judged_ids
     ]
-    descending = sorted(range(len(judged_ids)), key=judged_ids.__getitem__, reverse=True)
+    texts = list(map(str, judged_ids))  # the library takes ids of any type
+    descending = sorted(range(len(texts)), key=texts.__getitem__, reverse=True)
     return QuerySubtopics(of_judged, descending)
