@@ -13,7 +13,8 @@ import time
 from collections.abc import Awaitable, Callable
 
 from evaluator.adapters.prometheus import exposition
-from evaluator.cli.live import ProcessViews, tune_interpreter
+from evaluator.cli.live import tune_interpreter
+from evaluator.cli.views import ProcessViews
 from evaluator.config import Settings
 from evaluator.core.measures.exact_sums import Totals
 from evaluator.core.types.records import SERVED, VALUE_BOUNDS, Stratum

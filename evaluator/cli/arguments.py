@@ -177,7 +177,7 @@ _REPLAY: Final = (
     _many(
         "--openmetrics-label",
         "a label of every series of --openmetrics, e.g. job=evaluator; may be repeated (default of "
-        "run: the first digits of `chain` in manifest.json)",
+        "`run`: the first digits of `chain` in manifest.json)",
         "NAME=VALUE",
     ),
 )

@@ -20,7 +20,8 @@ from evaluator.adapters.memory import (
     MemoryStateDirectory,
 )
 from evaluator.cli.leader import leader_of
-from evaluator.cli.live import ProcessViews, new_worker, stop_on_signals
+from evaluator.cli.live import new_worker, stop_on_signals
+from evaluator.cli.views import ProcessViews
 from evaluator.cli.wiring import http_server
 from evaluator.config import Settings
 from evaluator.demo import REGRESSED, DemoWorld, Learning, RunningWorker, run_demo
@@ -79,7 +80,11 @@ async def _demo(settings: Settings, *, seed: int, keep: bool) -> int:
     if feeding.done():
         feeding.result()
         if keep and not stopped.is_set():
-            print(f"\nThe page remains at {page} until Ctrl-C.", file=sys.stderr)
+            print(
+                f"\nThe page remains at {page} until Ctrl-C. Its messages are of the past, so it "
+                "reports an old watermark in ten minutes.",
+                file=sys.stderr,
+            )
             await stopping
     for task in (feeding, stopping):
         task.cancel()

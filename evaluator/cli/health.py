@@ -35,7 +35,7 @@ def health(options: argparse.Namespace, settings: Settings) -> int:
     except (OSError, http.client.HTTPException) as error:
         print(
             f"the worker at {host}:{port} is unreachable: {reason_of(error)}. "
-            "Start it, or give the port with --set http_port=..."
+            "Start it, or give its settings of HTTP with --config or --set http_port=..."
         )
         return INPUT_UNUSABLE
     finally:

@@ -8,7 +8,8 @@ from typing import Any
 from evaluator.adapters.kafka import GroupSettings, KafkaCanonicalSink, KafkaForeignSource
 from evaluator.adapters.prometheus import MapperCollector, Series, exposition, registry_of
 from evaluator.cli.exits import UsageError
-from evaluator.cli.live import ProcessViews, serve, tune_interpreter
+from evaluator.cli.live import serve, tune_interpreter
+from evaluator.cli.views import ProcessViews
 from evaluator.cli.wiring import (
     compare_schemas,
     connection_of,
@@ -92,6 +93,8 @@ def _written(to: str, sources: Mapping[Log, str]) -> dict[Log, str]:
 
 class MapperViews(ProcessViews):
     """The views of a mapper for its HTTP server; *lost* records expired before they were read."""
+
+    reads_queries = False
 
     def __init__(
         self, mapper: Mapper, settings: Settings, *, lost: Mapping[Log, int], sink: Sink

@@ -218,6 +218,7 @@ class FixedViews:
     current: Snapshot = field(default_factory=Snapshot)
     reasons: list[str] = field(default_factory=list)
     is_alive: bool = True
+    reads_queries: bool = True
     measures: Sequence[str] = MEASURES
     now_ms: int | None = NOW_MS
     live: Mapping[str, bytes] | None = None

@@ -68,6 +68,16 @@ def test_livez_follows_the_loop_and_not_the_broker() -> None:
     run_with_client(views, check)
 
 
+def test_a_process_that_reads_no_queries_has_no_page() -> None:
+    async def check(client: TestClient[Any, Any]) -> None:
+        paths = ("/metrics", "/livez", "/readyz", "/status")
+        assert [(await client.get(path)).status for path in paths] == [200] * 4
+        for path in ("/", "/page.js", "/totals", "/weights", "/history"):
+            assert (await client.get(path)).status == 404
+
+    run_with_client(FixedViews(reads_queries=False), check)
+
+
 def test_readyz_has_the_reason_for_not_being_ready() -> None:
     views = FixedViews()
 
@@ -453,7 +463,7 @@ def test_a_series_that_begins_later_has_its_points_at_their_times() -> None:
     history.sample(settled(5, 0.6), now_ms=4)
     document = history.document(Snapshot(), after_ms=0)
     assert document["times_ms"] == [2, 3, 4]
-    assert document["series"][0]["points"] == [(0, 0.0, None), (0, 0.0, None), (1, 1.0, None)]
+    assert document["series"][0]["points"] == [(0, 0.0, None), (4, 2.0, None), (1, 1.0, None)]
 
 
 def test_the_last_hours_have_a_point_each_minute() -> None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from evaluator.adapters.http import HttpServer, limited
 from evaluator.adapters.http.history import HOURS_POINTS
-from evaluator.cli.live import ProcessViews
+from evaluator.cli.views import ProcessViews
 from evaluator.config import Settings
 from evaluator.core.alarms.alarm import Alarm, Carrier, Context
 from evaluator.core.measures import UNITS_PER_ONE

@@ -47,7 +47,7 @@ def test_an_unreachable_worker_is_unhealthy(capsys):
         assert main(["health", f"--set=http_port={port}"]) == 3
     out = capsys.readouterr().out
     assert f"127.0.0.1:{port} is unreachable" in out
-    assert "Start it, or give the port with --set http_port=" in out
+    assert "Start it, or give its settings of HTTP with --config or --set http_port=" in out
 
 
 def test_an_unknown_port_is_refused(capsys):

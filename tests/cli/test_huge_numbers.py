@@ -6,7 +6,7 @@ import json
 import pytest
 
 from evaluator.adapters.memory import MemorySink, MemorySource, MemoryStateDirectory
-from evaluator.cli import live, main
+from evaluator.cli import live, main, views
 from evaluator.cli.wiring import needed_input_ms
 from evaluator.config import load_settings
 from evaluator.config.settings import SPECS
@@ -45,11 +45,11 @@ def test_a_worker_accepts_durations_and_counts_beyond_the_float_range(name):
             await asyncio.sleep(0)
         await worker._heartbeats.append_due(worker._tasks.values(), begin_at=0.0)
         health = InputHealth(needed_input_ms(settings))
-        views = live.ProcessViews(worker, settings, health=lambda: health)
-        text, _ = await views.metrics("")
+        process = views.ProcessViews(worker, settings, health=lambda: health)
+        text, _ = await process.metrics("")
         worker.stop()
         await finished(running)
-        return text.decode(), json.dumps(views.status())
+        return text.decode(), json.dumps(process.status())
 
     metrics, status = asyncio.run(run())
     assert "evaluator_input_retention_needed_seconds +Inf" in metrics

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from evaluator.adapters.memory import MemorySink, MemorySource, MemoryStateDirectory
 from evaluator.adapters.prometheus import exposition
-from evaluator.cli import live, main
+from evaluator.cli import live, main, views
 from evaluator.cli.wiring import fingerprint_of, histograms_of, meaning_of
 from evaluator.config import Settings
 from evaluator.core.engine.engine import SEMANTICS
@@ -44,10 +44,10 @@ def test_scrapes_are_written_one_at_a_time_and_outside_the_loop(monkeypatch):
             return []
 
     async def scrape():
-        views = live.ProcessViews(None, Settings(), leader=Leader())
-        return await asyncio.gather(*(views.metrics("") for _ in range(5)))
+        process = views.ProcessViews(None, Settings(), leader=Leader())
+        return await asyncio.gather(*(process.metrics("") for _ in range(5)))
 
-    monkeypatch.setattr(live, "exposition", written)
+    monkeypatch.setattr(views, "exposition", written)
     texts = asyncio.run(scrape())
     assert all(b"\nevaluator_ready 1.0\n" in body for body, _ in texts)
     assert set(readers) == {threading.main_thread()}
@@ -91,7 +91,7 @@ OF_VALUES = {
 
 def test_the_meaning_of_the_defaults_changes_with_the_semantics_only():
     """Defaults are not part of it: `tests/config` pins them. A changed one needs a new number."""
-    assert (SEMANTICS, meaning_of(Settings())) == (2, "f69c937e92ba0494")
+    assert (SEMANTICS, meaning_of(Settings())) == (3, "d5edc5e15af3d58c")
 
 
 @pytest.mark.parametrize(
@@ -120,17 +120,17 @@ def test_histograms_need_no_measure_of_the_gate():
 
 
 def test_the_resources_of_a_worker_are_shown_and_a_leader_needs_no_disk(tmp_path, monkeypatch):
-    monkeypatch.setattr(live, "memory_limit_bytes", lambda: 1_024)
+    monkeypatch.setattr(views, "memory_limit_bytes", lambda: 1_024)
     settings = Settings(state_dir=str(tmp_path), max_store_bytes=4_096)
     states = MemoryStateDirectory()
     worker = live.new_worker(
         MemorySource(FaultyBroker()), MemorySink(FaultyBroker()), states, settings
     )
-    text = asyncio.run(live.ProcessViews(worker, settings).metrics(""))[0].decode()
+    text = asyncio.run(views.ProcessViews(worker, settings).metrics(""))[0].decode()
     assert "\nevaluator_memory_limit_bytes 1024.0\n" in text
     assert "\nevaluator_state_limit_bytes 4096.0\n" in text
     assert "\nevaluator_disk_free_bytes " in text
-    alone = asyncio.run(live.ProcessViews(None, settings).metrics(""))[0].decode()
+    alone = asyncio.run(views.ProcessViews(None, settings).metrics(""))[0].decode()
     assert "\nevaluator_memory_limit_bytes 1024.0\n" in alone
     assert "\nevaluator_state_limit_bytes " not in alone
     assert "\nevaluator_disk_free_bytes " not in alone

@@ -34,7 +34,8 @@ NAMES = [
     "candidate_ids", "candidates", "scores", "ranks", "scorers", "feature_names", "features",
     "segments", "propensities", "subtopics", "published_ms", "grades", "source", "judgment_id",
     "candidate_kind", "descriptions", "graphs", "type", "text", "nodes", "edges",
-    "served", "weights", "bm25", "", "id", "score", "extra", "größe", "a.b",
+    "served", "champion", "challenger", "weights", "bm25", "", "id", "score", "extra", "größe",
+    "a.b",
 ]  # fmt: skip
 
 VALUES: list[Any] = [

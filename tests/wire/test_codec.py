@@ -12,6 +12,7 @@ from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.types.records import Stratum
 from evaluator.wire.messages import codec, reference_rows
 from evaluator.wire.messages.codec import decode_rankings
+from evaluator.wire.messages.limits import RESERVED_RANKERS
 from evaluator.wire.messages.strict import read_message
 from evaluator.wire.records import KEPT_BYTES
 from tests.wire.messages import (
@@ -21,6 +22,7 @@ from tests.wire.messages import (
     judgment,
     judgments_of,
     ranking,
+    ranking_by_the_models,
     rankings_of,
     records,
     refusal,
@@ -462,3 +464,10 @@ def test_truncated_values_are_oversize_by_their_whole_length():
     ]
     assert of_cut.malformed[0].value == padded[:KEPT_BYTES]
     assert "300000 bytes" in of_cut.malformed[0].detail
+
+
+@pytest.mark.parametrize("name", ["", *sorted(RESERVED_RANKERS)])
+def test_a_scorer_with_a_reserved_name_is_refused_by_both_paths(name):
+    value = as_bytes(ranking(scorers={name: [1, 2]}))
+    assert ranking_by_the_models(value) == "schema"
+    assert refusal(rankings_of(value))[0] == "schema"

@@ -112,12 +112,12 @@ class ChartHistory:
         for tally in (snapshot.counters, *(view.tally for view in snapshot)):
             for key in tally:
                 if key[0] in _PAIR_KINDS:
-                    self._begin(Series(*key[1:5]), snapshot)
+                    self._begin(Series(*key[1:5]))
                 elif key[0] in LEVEL_KINDS and key[5] == SERVED:
                     model, variant, segment, level, ranker, measure = key[1:7]
-                    self._begin(Series(model, variant, ranker, measure, segment, level), snapshot)
+                    self._begin(Series(model, variant, ranker, measure, segment, level))
 
-    def _begin(self, series: Series, snapshot: Snapshot) -> None:
+    def _begin(self, series: Series) -> None:
         if series in self._lines:
             return
         if series.segment:
@@ -127,9 +127,8 @@ class ChartHistory:
             has_room = len(self._lines) - self._n_levels < room
         if has_room:
             self._n_levels += bool(series.segment)
-            queries, sum_units = _settled(series, snapshot)
             unknown = (0.0, 0.0, nan) * (len(self._times_ms))
-            self._lines[series] = Line(queries, sum_units, array("d", unknown))
+            self._lines[series] = Line(0, 0, array("d", unknown))
 
     def _point(self, series: Series, line: Line, snapshot: Snapshot) -> tuple[float, float, float]:
         queries, sum_units = _settled(series, snapshot)

@@ -195,7 +195,7 @@ def _tasks(snapshot: Snapshot, recent: Recent, now_ms: int) -> Iterator[Problem]
         ):
             yield Problem(
                 *("EvaluatorWatermarkStale", "critical"),
-                f"The watermark of task {view.task} is {(now_ms - view.watermark_ms) // 60_000} "
+                f"The watermark of task {view.task} is {(now_ms - view.watermark_ms) // 60_000:,} "
                 f"minutes behind the clock (limit {at_most / 60:.0f}): none of its queries settle.",
             )
 

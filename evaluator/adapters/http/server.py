@@ -74,7 +74,12 @@ log = structlog.get_logger(__name__)
 
 
 class Views(Protocol):
-    """The views of a process. Calls are fast, do not block and do not raise; `metrics` may wait."""
+    """The views of a process. Calls are fast, do not block and do not raise; `metrics` may wait.
+
+    With `reads_queries` there are also `/totals`, `/weights`, `/history` and the page.
+    """
+
+    reads_queries: bool
 
     def snapshot(self) -> Snapshot:
         """All tasks as of their last commit."""
@@ -184,12 +189,17 @@ class HttpServer:
                 web.get("/livez", self._livez),
                 web.get("/readyz", self._readyz),
                 web.get("/status", _document(self._status)),
-                web.get("/totals", _document(self._views.totals)),
-                web.get("/weights", self._weights),
-                web.get("/history", self._history_since),
-                *(web.get(path, _static(*file)) for path, file in PAGE_FILES.items()),
             ]
         )
+        if self._views.reads_queries:
+            app.add_routes(
+                [
+                    web.get("/totals", _document(self._views.totals)),
+                    web.get("/weights", self._weights),
+                    web.get("/history", self._history_since),
+                    *(web.get(path, _static(*file)) for path, file in PAGE_FILES.items()),
+                ]
+            )
         return app
 
     @web.middleware

@@ -46,7 +46,7 @@ from evaluator.core.types.segments import NO_SEGMENTS, SegmentRules
 from evaluator.core.types.skips import OffsetRange, n_offsets
 from evaluator.core.types.tally import GroupedTally, Tally
 
-SEMANTICS = 2
+SEMANTICS = 3
 """Version of the semantics: incremented if equal records give other results than before."""
 _FEW = 1 << 13  # queries written at once at the end of a replay
 

@@ -139,7 +139,7 @@ static const byte *read_ranks(struct ranking *row, const byte *at)
 static bool is_reserved(const byte *name, int64_t size)
 {
     static const struct known_name reserved[] = {NAME("served"), NAME("champion"),
-                                                 NAME("candidate"), NAME("weights")};
+                                                 NAME("challenger"), NAME("weights")};
     return find_name(reserved, 4, name, size) >= 0;
 }
 
