@@ -7,7 +7,7 @@ classes of aiokafka.
 """
 
 import importlib
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import aiokafka
 import numpy as np
@@ -43,6 +43,10 @@ _LAST_DELTA: Final = slice(23, 27)
 _MAGIC: Final = slice(16, 17)
 _OVERHEAD: Final = 12
 """Bytes of a batch up to the end of its length."""
+_HEADER: Final = 61
+"""Bytes of a batch before its records."""
+_LEAST: Final = 26
+"""Bytes of the smallest batch of an older format; aiokafka refuses smaller ones."""
 
 
 # https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/consumer/fetcher.py#L833
@@ -172,11 +176,10 @@ class _PartitionRecords(PartitionRecords):  # type: ignore[misc] # untyped in th
         self.next_fetch_offset = max(first, last + 1)
         return True
 
-    def refuse_large(self, batch: Any) -> NoReturn:
-        """Raises BatchDamaged for a batch that takes too much memory."""
-        first, last = self._offsets(batch)
-        error = ValueError(f"their batch unpacks to more than {MAX_UNPACKED_BYTES >> 20} MiB")
-        raise BatchDamaged(self._tp, first, last, error)
+    def refuse(self, batch: Any, error: Exception) -> None:
+        """Raises BatchDamaged, unless there were records before the batch: these come first."""
+        if not self.has_read:
+            raise BatchDamaged(self._tp, *self._offsets(batch), error)
 
     def _offsets(self, batch: Any) -> tuple[int, int]:
         """The first offset of a batch that is to be read, and its last one."""
@@ -244,19 +247,31 @@ class RecordSets:
         size = _OVERHEAD + int.from_bytes(self._data[at:][_LENGTH].tobytes(), "big")
         batch = self._data[at : at + size]
         self._at += size
-        is_foreign = bool(self._flags & record_sets.IS_FOREIGN)
+        is_foreign, is_whole = (
+            bool(self._flags & kind) for kind in (record_sets.IS_FOREIGN, record_sets.IS_WHOLE)
+        )
+        no_rows = columns_of([], is_foreign=is_foreign)
         if reference.skips(batch):
-            return columns_of([], is_foreign=is_foreign)
-        plain = record_sets.unpacked(batch) if is_compressed else None
+            return no_rows
         self._all_read = True  # if the batch is damaged: then it is fetched again
-        is_whole = bool(self._flags & record_sets.IS_WHOLE)
-        if plain is not None and not (is_whole and plain[1]):
+        is_current = batch[_MAGIC].tobytes() == b"\2"
+        if is_current and _LEAST <= len(batch) < _HEADER:  # aiokafka would read beyond its end
+            reference.refuse(batch, ValueError("their batch is shorter than its header"))
+            return no_rows
+        plain = record_sets.unpacked(batch) if is_current else None
+        is_large = plain is not None and bool(plain[1]) and not is_whole
+        large = MemoryError(f"their batch unpacks to more than {MAX_UNPACKED_BYTES >> 20} MiB")
+        if is_large and not is_compressed:  # aiokafka would unpack it whole
+            reference.refuse(batch, large)
+            return no_rows
+        if plain is not None and is_compressed and (is_large or not plain[1]):
             kinds = record_sets.IS_FOREIGN | record_sets.IS_WHOLE
             flags = plain[1] | (self._flags & kinds)
             found = record_sets.read(plain[0], 0, reference.next_fetch_offset, flags=flags)
             reference.next_fetch_offset = found.next_offset
             if found.stop == record_sets.AT_CUT:
-                return found.rows if reference.has_read else reference.refuse_large(batch)
+                reference.refuse(batch, large)
+                return found.rows
             if found.stop == record_sets.AT_END:
                 self._all_read = False
                 return found.rows

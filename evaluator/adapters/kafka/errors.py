@@ -159,7 +159,10 @@ _SKIPPED: Final[dict[TopicPartition, Sequence[OffsetRange]]] = {}
 
 
 class BatchDamaged(SourceUnusable):
-    """The record batch that begins at *first* cannot be unpacked; *last* is None if unknown."""
+    """The record batch that begins at *first* cannot be unpacked; *last* is None if unknown.
+
+    It is intact if *error* is a MemoryError.
+    """
 
     def __init__(
         self, partition: TopicPartition, first: int, last: int | None, error: Exception
@@ -174,10 +177,12 @@ class BatchDamaged(SourceUnusable):
             if topic.endswith(LOGS)
             else ""
         )
-        super().__init__(
-            f"The records {where} cannot be read: {text}. They are damaged on the broker; another "
-            f"replica may have intact ones.{advice}"
+        cause = (
+            ""
+            if isinstance(error, MemoryError)
+            else " They are damaged on the broker; another replica may have intact ones."
         )
+        super().__init__(f"The records {where} cannot be read: {text}.{cause}{advice}")
 
 
 def skip(partition: TopicPartition, ranges: Sequence[OffsetRange]) -> None:
