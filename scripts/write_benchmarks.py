@@ -82,8 +82,11 @@ def pairs_table(figures: Figures) -> list[list[str]]:
 
 def ratios_table(figures: Figures) -> list[list[str]]:
     """The targets, and the ratios of second halves that they are compared with."""
-    others = {"getmany": "of bare `getmany`; at most 4", "streams": "Kafka Streams; at least 1.4"}
-    rows = [["traffic", *(f"{each}, {NAMES[o]}" for o in COLOURS for each in others.values())]]
+    others = {
+        "getmany": "{} / bare `getmany` (target: at most 4)",
+        "streams": "Kafka Streams / {} (target: at least 1.4)",
+    }
+    rows = [["traffic", *(one.format(NAMES[o]) for o in COLOURS for one in others.values())]]
     for heading, run in runs_of(figures):
         if "ratios" in run:
             row = [ratio(run["ratios"].get(f"{o}, {n}"), n) for o in COLOURS for n in others]

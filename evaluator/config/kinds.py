@@ -244,7 +244,8 @@ SWITCH = Kind("on or off", _read_switch)
 MEASURES = Kind(f"1 to {MAX_MEASURES} names of measures, a list or with commas", _read_measures)
 SOME_MEASURES = Kind("names out of measures, a list or with commas; or none", _read_some_measures)
 SEGMENTS = Kind(
-    f"up to {MAX_SEGMENTS} names of 1 to {MAX_SEGMENT_BYTES} bytes, a list or with commas",
+    f"up to {MAX_SEGMENTS} different names of 1 to {MAX_SEGMENT_BYTES} bytes, a list or with "
+    "commas",
     _read_segments,
 )
 NAMES = Kind(f"up to {MAX_TEXTS} names, a list or with commas; or none", _texts)

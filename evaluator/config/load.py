@@ -81,7 +81,11 @@ def _from_file(path: Path) -> list[Found]:
         if isinstance(error, RecursionError):
             why = "it is nested too deeply"
         raise ConfigError(f"--config {path} is not TOML: {why}.") from None
-    for name in table:
+    for name, raw in table.items():
+        if isinstance(raw, dict) and name not in SPECS:
+            raise ConfigError(
+                f"[{_on_one_line(name)}] ({path}) is a table. Write its settings without a table."
+            )
         _require_known(name, str(path), SPECS)
     return [Found(name, raw, str(path)) for name, raw in table.items()]
 
@@ -144,8 +148,9 @@ def _read(name: str, raw: object, origin: str) -> object:
     value = MASK if spec.secret else _on_one_line(raw)
     if spec.refusal and re.fullmatch(r"-?[0-9]+", value):
         raise ConfigError(f"{name} is {value} ({origin}), {spec.refusal}, e.g. {spec.example}.")
+    example = spec.example.removesuffix(".")  # of a prefix; the sentence ends with another one
     raise ConfigError(
-        f"{name} is {value} ({origin}). Accepted: {spec.kind.accepts}, e.g. {spec.example}."
+        f"{name} is {value} ({origin}). Accepted: {spec.kind.accepts}, e.g. {example}."
     )
 
 

@@ -378,7 +378,9 @@ def test_a_fresh_page_draws_the_chart_at_once(tmp_path: Path) -> None:
     assert (
         page.by_id("chart-note")
         .text()
-        .startswith("Nothing has settled: running means, without the zeros of silent queries.")
+        .startswith(
+            "Nothing has settled in this time: running means, without the zeros of silent queries."
+        )
     )
 
 

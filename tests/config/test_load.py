@@ -80,9 +80,19 @@ def test_a_too_deeply_nested_file_is_refused_with_a_clear_message(toml):
 
 
 def test_an_unknown_setting_of_a_file_names_the_file(toml):
-    message = refusal(config_file=toml("[evaluator]\nretention_ms = 1"))
-    assert message.startswith("evaluator (")
+    message = refusal(config_file=toml("retension_ms = 1"))
+    assert message.startswith("retension_ms (")
     assert "settings.toml) is not a setting" in message
+
+
+def test_an_example_that_ends_with_a_point_ends_the_sentence():
+    assert refusal(assignments=["output_prefix=a b"]).endswith("e.g. green.")
+
+
+def test_a_table_of_a_file_is_refused(toml):
+    message = refusal(config_file=toml("[evaluator]\nretention_ms = 1"))
+    assert message.startswith("[evaluator] (")
+    assert "settings.toml) is a table. Write its settings without a table." in message
 
 
 def test_the_value_of_an_unknown_setting_is_not_shown():
@@ -138,7 +148,7 @@ def test_a_duration_in_a_file_is_an_integer(toml, written):
 
 @pytest.mark.parametrize("written", ["a,a", "a,,b", ",".join("abcdefghi"), "x" * 257, "a\x1fb"])
 def test_segments_are_a_limited_number_of_distinct_names(written):
-    assert "Accepted: up to 8 names of 1 to 256 bytes" in refusal(
+    assert "Accepted: up to 8 different names of 1 to 256 bytes" in refusal(
         assignments=[f"segments={written}"]
     )
     settings = load_settings(environment={}, assignments=["segments= locale ,device"])
@@ -340,7 +350,8 @@ def test_ties_are_ordered_by_id_or_averaged():
 def test_a_wrong_value_is_refused_with_the_accepted_values_and_an_example(name, written):
     message = refusal(environment={f"EVALUATOR_{name.upper()}": written})
     assert message.startswith(f"{name} is {written[:80] or 'empty'} (EVALUATOR_{name.upper()}).")
-    assert f"Accepted: {SPECS[name].kind.accepts}, e.g. {SPECS[name].example}." in message
+    example = SPECS[name].example.removesuffix(".")
+    assert message.endswith(f"Accepted: {SPECS[name].kind.accepts}, e.g. {example}.")
 
 
 def test_an_empty_text_unsets_a_setting_without_default(toml):

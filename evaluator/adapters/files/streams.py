@@ -29,7 +29,7 @@ def size_of(path: Path) -> int:
             return path.stat().st_size
     except OSError as error:
         raise unreadable(path, error) from error
-    raise SourceUnusable(f"{path} is not a file. Put a file with one message per line there.")
+    raise SourceUnusable(f"{path} is not a file. Name a file that exists.")
 
 
 def unreadable(path: Path | str, error: OSError) -> SourceUnusable:

@@ -214,15 +214,17 @@ async def create_topics(
     ]
     async with _administering(connection) as admin:
         response = await admin.create_topics(new, timeout_ms=ANSWER_TIMEOUT_MS)
-    refused = []
+    refused: dict[str, list[str]] = {}
     for name, code, *message in response.topic_errors:
         error = kafka_errors.for_code(code)
         if error not in {kafka_errors.NoError, kafka_errors.TopicAlreadyExistsError}:
-            refused.append(f"{name}: {(message and message[0]) or error.__name__}")
+            refused.setdefault((message and message[0]) or error.__name__, []).append(name)
     if refused:
+        reasons = "; ".join(f"{', '.join(names)}: {why}" for why, names in refused.items())
         raise SourceUnusable(
-            f"The broker did not create {'; '.join(refused)}. Check the rights (Create on the "
-            "topics) and the broker's policies, or let an administrator create the topics."
+            f"The broker did not create {reasons.rstrip('.')}. Check --replication-factor, the "
+            "rights (Create on the topics) and the broker's policies, or let an administrator "
+            "create the topics."
         )
     names = [topic.name for topic in missing]
     await _wait_until_visible(connection, names)

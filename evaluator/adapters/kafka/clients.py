@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 import structlog
@@ -339,9 +339,17 @@ async def existing_counts(
             of_others = await asking.partition_counts(others)
             missing += [name for name in others if of_others[name] is None]
     if missing:
+        if names_mapped(connection, missing):
+            create = "`evaluator topics create --mapping FILE --partitions N`"
+            advice = f"{create}, or check their names in the mapping"
         names = f"Topic{'s' if missing[1:] else ''} {', '.join(missing)}"
         raise SourceUnusable(f"{names} not found. Create missing topics with {advice}.")
     return {name: count or 0 for name, count in counts.items()}
+
+
+def names_mapped(connection: Connection, topics: Collection[str]) -> bool:
+    """Whether a mapping names any of *topics*: only with it `topics create` creates them."""
+    return any(log in connection.mapped and name in topics for log, name in connection.inputs)
 
 
 async def equal_partitions(connection: Connection, topics: Mapping[Log, str]) -> int:

@@ -256,7 +256,7 @@ function showChart() {
   }
   const left = chart.lines.size - names.length;
   const silence = (state.status.settings || {}).silence === "zero" ? ", without the zeros of silent queries" : "";
-  const note = `${kind === "settled" ? `Settled values as a mean over ${text}` : `Nothing has settled: running means${silence}`}. Times are UTC.`;
+  const note = `${kind === "settled" ? `Settled values as a mean over ${text}` : `Nothing has settled in this time: running means${silence}`}. Times are UTC.`;
   setText(byId("chart-note"), left > 0 ? `${note} ${count(left)} more lines are not shown.` : note);
   const said = trends.map((values, i) => {
     const seen = values.filter(known);
