@@ -1,5 +1,6 @@
 """Heartbeats for idle logs, so that event time advances in them, and the broker clock."""
 
+import asyncio
 import time
 from collections.abc import Iterable
 from typing import Final
@@ -19,39 +20,64 @@ log = structlog.get_logger(__name__)
 
 
 class Heartbeats:
-    """Appends a heartbeat to each log that is idle for `idle_ms`."""
+    """Appends a heartbeat to each log that is idle for `idle_ms`, without a wait for the broker.
+
+    A partition that accepts no records delays the heartbeats of others only.
+    """
 
     def __init__(self, source: Source, *, enabled: bool) -> None:
         self.clock = BrokerClock(source)
         self._source = source
         self._enabled = enabled
-        self._refused = False
+        self._refused: set[Partition] = set()
+        self._appending: asyncio.Task[None] | None = None
 
     async def append_due(self, tasks: Iterable[Task], *, begin_at: float) -> None:
-        """Checks all logs once, after *begin_at* (monotonic). Raises SourceUnavailable."""
+        """Checks all logs once, after *begin_at* (monotonic), unless heartbeats are on their way.
+
+        Raises SourceUnusable.
+        """
         await self.clock.probe_if_due()
         now, broker_ms = time.monotonic(), self.clock.now_ms()
         if not self._enabled or not self.clock.may_stamp or now < begin_at:
             return
+        if self._appending is not None:
+            if not self._appending.done():
+                return
+            self._appending.result()
+        due: list[Partition] = []
         for task in tasks:
             for log_name in LOGS:
                 if task.needs_heartbeat(log_name, now=now, broker_ms=broker_ms):
                     task.idle_since[log_name] = now
-                    await self._append((log_name, task.number), broker_ms)
+                    due.append((log_name, task.number))
+        self._appending = asyncio.create_task(self._append(due, broker_ms)) if due else None
 
-    async def _append(self, partition: Partition, timestamp_ms: int) -> None:
-        try:
-            accepted = await self._source.append_heartbeat(partition, timestamp_ms)
-        except SourceUnusable as error:
-            self._enabled = False
-            log.warning("heartbeats_off", error=str(error))
-            return
-        if not accepted and not self._refused:
-            log_name, number = partition
-            log.warning(
-                "heartbeat_refused", log=log_name, partition=number, timestamp_ms=timestamp_ms
-            )
-        self._refused = not accepted
+    async def _append(self, partitions: Iterable[Partition], timestamp_ms: int) -> None:
+        for partition in partitions:
+            reason = "its timestamp is too far ahead of the broker's clock"
+            try:
+                accepted = await self._source.append_heartbeat(partition, timestamp_ms)
+            except SourceUnusable as error:
+                self._enabled = False
+                log.warning("heartbeats_off", error=str(error))
+                return
+            except SourceUnavailable as error:
+                accepted, reason = False, str(error)
+            if accepted:
+                self._refused.discard(partition)
+                continue
+            if not self._refused:
+                name, number = partition
+                about = {"log": name, "partition": number, "timestamp_ms": timestamp_ms}
+                log.warning("heartbeat_refused", **about, reason=reason)
+            self._refused.add(partition)
+
+    async def stop(self) -> None:
+        """Ends heartbeats on their way."""
+        if self._appending is not None:
+            self._appending.cancel()
+            await asyncio.wait({self._appending})
 
 
 class BrokerClock:

@@ -383,6 +383,7 @@ class Worker:
     async def _close(self) -> None:
         """Closes everything, also if some of it fails, and logs the end."""
         self._lifecycle.to(WorkerState.STOPPING)
+        await self._heartbeats.stop()
         closing = (self._sink.stop(), self._source.stop())
         for outcome in await asyncio.gather(*closing, return_exceptions=True):
             if outcome is not None:

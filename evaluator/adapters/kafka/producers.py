@@ -164,7 +164,9 @@ class Heartbeats:
         batch = self._producer.create_batch()
         batch.append(key=key, value=None, timestamp=timestamp_ms)
         topic, number = partition
-        sent = await (await self._producer.send_batch(batch, topic, partition=number))
+        sending = await self._producer.send_batch(batch, topic, partition=number)
+        sending.add_done_callback(discard_result)
+        sent = await sending
         return int(sent.timestamp) if sent.timestamp_type == LOG_APPEND_TIME else None
 
     async def close(self) -> None:
