@@ -20,7 +20,6 @@ from evaluator.core.columns.table import RaggedColumns
 from evaluator.core.engine import expiry
 from evaluator.core.engine.engine import Engine
 from evaluator.core.event_time.timers import Timers
-from evaluator.core.join.open_queries import OpenQueries
 from evaluator.core.store import tiering
 from evaluator.core.types.records import LOGS
 from evaluator.ports import StateStore
@@ -110,8 +109,10 @@ def check(run: Run, task: Task) -> None:
     assert set(letters) == task.dead_letters
 
 
-def check_memory(queries: OpenQueries) -> None:
+def check_memory(engine: Engine) -> None:
     """Entries count as memory in use if, and only if, a query that is open has them."""
+    queries, applied = engine._queries, engine._join._applied.values()
+    assert engine.memory_tier_bytes - queries.n_bytes == sum(each.n_bytes for each in applied)
     compacted = deepcopy(queries)
     with patch.object(RaggedColumns, "wasteful", True):
         compacted.tidy()
@@ -139,7 +140,7 @@ def live(world: World, random: Random, new_store: Callable[[], StateStore]) -> N
         read = (read[0] + step[0], read[1] + step[1])
         check_positions(run, world, read)
         check(run, reader.judged(read))
-        check_memory(run.engine._queries)
+        check_memory(run.engine)
         if random.random() < 0.4:
             state.commit(run.engine)
             check_eviction(run.engine, max_bytes)

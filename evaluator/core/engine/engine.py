@@ -165,7 +165,7 @@ class Engine:
     @property
     def memory_tier_bytes(self) -> int:
         """Approximate memory of the queries."""
-        return self._queries.n_bytes
+        return self._tiering.n_bytes
 
     @property
     def n_early(self) -> int:

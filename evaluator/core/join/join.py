@@ -59,6 +59,7 @@ class Join:
         self.early = EarlyBuffer()
         self.changes: Changes | None = None  # receives applied judgments
         self._applied: dict[int, AppliedJudgments] = {}
+        self.n_bytes = 0  # approximate memory of these
         self._sources: dict[int, str] = {}  # of the one judgment in columns, if grades merge by it
         self._batch = _Batch()
 
@@ -257,9 +258,11 @@ class Join:
         if not revision and None not in judgment.grades.values() and not judgment.subtopics:
             self._batch.first[row] = judgment
         else:
-            if row not in self._applied:
+            before = known.n_bytes if row in self._applied else 0
+            if not before:
                 self._leave_columns(row, known)
             known.apply(judgment, in_time=self._rules.by_maturity(age_ms))
+            self.n_bytes += known.n_bytes - before
         if not revision:
             table["judgment_event_ms"][row] = judgment.event_ms
         table["revision"][row] = revision + 1
@@ -358,8 +361,9 @@ class Join:
 
     def expire(self, rows: IntArray) -> None:
         """Expires queries and frees their judgments."""
-        for kept in (self._applied, self._sources):
-            if kept:
-                for row in rows.tolist():
-                    kept.pop(row, None)
+        if self._applied or self._sources:
+            for row in rows.tolist():
+                self._sources.pop(row, None)
+                if (applied := self._applied.pop(row, None)) is not None:
+                    self.n_bytes -= applied.n_bytes
         self._queries.expire(rows)

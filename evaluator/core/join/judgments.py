@@ -88,6 +88,12 @@ Merged = dict[str, tuple[int, int, Any]]
 None for a withdrawn one."""
 
 
+_APPLIED_BYTES: Final = 900
+_NAME_BYTES: Final = 150
+_SOURCE_BYTES: Final = 400
+"""Measured memory of `AppliedJudgments`: without judgments, of a merged grade, of its sources."""
+
+
 class AppliedJudgments(Struct):
     """Applied judgments of a query that the columns cannot represent."""
 
@@ -100,6 +106,14 @@ class AppliedJudgments(Struct):
     rule: GradeMerge | None = None  # None: the latest grade counts
     by_source: dict[str, GradesBySource] = field(default_factory=dict)  # with a rule; by candidate
     by_source_in_time: dict[str, GradesBySource] = field(default_factory=dict)  # like in_time
+
+    @property
+    def n_bytes(self) -> int:
+        """Approximate memory."""
+        n_sources = len(self.by_source) + len(self.by_source_in_time)
+        n_names = len(self.running) + len(self.in_time or ()) + len(self.subtopics)
+        n_names += len(self.subtopics_in_time) + len(self.hash_by_id) + len(self.anonymous)
+        return _APPLIED_BYTES + _NAME_BYTES * n_names + _SOURCE_BYTES * n_sources
 
     def remember(self, id_hash: int, value_hash: bytes) -> None:
         """Adds the identity of an applied judgment."""

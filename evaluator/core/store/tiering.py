@@ -46,6 +46,11 @@ class Tiering:
         self.versions_changed: dict[Key, Versions] = {}  # of keys on disk, since the commit
         self._loaded: list[IntArray] = []  # rows of tier LOADED
 
+    @property
+    def n_bytes(self) -> int:
+        """Approximate memory of the queries in bytes."""
+        return self._queries.n_bytes + self._join.n_bytes
+
     def state(self) -> dict[str, Any]:
         """The members of `Head`."""
         n_keys = len(self._keys) + self.n_keys_on_disk
@@ -135,7 +140,7 @@ class Tiering:
         if not self._loaded:
             return
         rows, table = np.concatenate(self._loaded), self._queries.table
-        if self._queries.n_bytes > self._max_bytes:
+        if self.n_bytes > self._max_bytes:
             self._evict(self._keys.unchanged(rows))
             rows = rows[table["tier"][rows] == Tier.LOADED]
             self._queries.tidy()
@@ -229,12 +234,12 @@ class Tiering:
         """
         if self._disk_tier is None:
             return
-        if self._queries.n_bytes > self._max_bytes:
+        if self.n_bytes > self._max_bytes:
             self._evict(np.fromiter(self._row_by_offset.values(), np.int64))
             for run in list(self.timers.runs.values()):
                 settled = run.passed["settle"] == run.n_queries
                 most = self._max_bytes * 3 // 4 if settled else self._max_bytes
-                if self._queries.n_bytes <= most:
+                if self.n_bytes <= most:
                     break
                 if not run.on_disk:
                     self._evict_run(run)
