@@ -19,11 +19,8 @@ from zlib import crc32
 import numpy as np
 
 from benchmarks.alarms import (
-    ATOMS,
     DROPS,
-    MEAN,
     NO_DROP,
-    SHARES,
     STEP,
     TICK_SECONDS,
     TICKS_PER_DAY,
@@ -80,9 +77,10 @@ def queries_of(world: World, rate: float, level: FloatArray, rng: np.random.Gene
         values = level[of_tick] + rng.normal(0, 0.31 * world.spread, len(traces))
         steps = np.round(np.clip(values, -0.5, 0.5) * STEP).astype(np.int64)
     else:
-        lower = np.maximum(0.0, 1 - (MEAN + level) / MEAN)[:, None]
-        higher = np.maximum(0.0, level / (1 - MEAN))[:, None]
-        shares = SHARES * (1 - lower - higher)
+        atoms, usual_shares, usual = world.values
+        lower = np.maximum(0.0, 1 - (usual + level) / usual)[:, None]
+        higher = np.maximum(0.0, level / (1 - usual))[:, None]
+        shares = usual_shares * (1 - lower - higher)
         shares[:, :1] += lower
         shares[:, -1:] += higher
         of_trace = rng.random(n_traces.sum())
@@ -90,7 +88,7 @@ def queries_of(world: World, rate: float, level: FloatArray, rng: np.random.Gene
             rng.random(len(of_trace))[traces] < 0.5, of_trace[traces], rng.random(len(traces))
         )
         places = (drawn[:, None] > np.cumsum(shares, axis=1)[of_tick, :-1]).sum(axis=1)
-        steps = np.round(ATOMS * STEP).astype(np.int64)[places]
+        steps = np.round(atoms * STEP).astype(np.int64)[places]
     within_ms = rng.integers(0, TICK_MS, n_traces.sum())[traces]
     return Queries(ticks, of_tick, traces, steps, START_MS + of_tick * TICK_MS + within_ms)
 

@@ -16,6 +16,7 @@ import numpy as np
 from evaluator.core.alarms.reference import Reference, fit, weeks_of_reference
 from evaluator.core.alarms.rules import (
     CLEAR,
+    LEAST_UNITS,
     MAX_VARIANCE_OF_MEAN,
     WINDOWS,
     AlarmRules,
@@ -99,6 +100,11 @@ class Runs:
             changes -= self.betas.T * np.where(known, before / of_day[0], 0.0)
             errors = np.sqrt(chance + self.spreads.T)
             limits = self._thresholds(chance, errors)
+            if self.bounded:
+                sizes = self.sizes[:, first : hour + 1] * kept
+                units = np.array([sizes[:, -length:].sum(1) for length in WINDOWS])
+                lost = LEAST_UNITS * self.means * units / (of_window[0] * of_window[0])
+                limits = np.fmax(limits, lost / errors)
             changes, errors = np.where(usable, (changes, errors), np.nan)
             self._latch(tick, hour, changes, errors, limits)
 
@@ -175,6 +181,7 @@ class World:
         trace: queries of a trace; half of the traces have equal values.
         spread: of the values, as a share of that of NDCG.
         series: series that share the budget.
+        ones: the share of ones, if values are 0 and 1 instead of those of NDCG.
     """
 
     level: Callable[[np.random.Generator, int], FloatArray]
@@ -184,6 +191,14 @@ class World:
     series: int = 1
     share: float = 1.0
     kind: str = "own"
+    ones: float | None = None
+
+    @property
+    def values(self) -> tuple[FloatArray, FloatArray, float]:
+        """The values, the share of each, and their mean."""
+        if self.ones is None:
+            return ATOMS, SHARES, MEAN
+        return np.array([0.0, 1.0]), np.array([1 - self.ones, self.ones]), self.ones
 
 
 def sums_of(
@@ -199,19 +214,20 @@ def sums_of(
         squares = queries * ((0.31 * world.spread) ** 2 + level**2) * STEP * STEP
         return queries, values, squares.astype(np.int64), values, queries
     units = rng.poisson(rate * TICK_SECONDS * world.share * volume / world.trace)
-    lower = np.maximum(0.0, 1 - (MEAN + level) / MEAN)[:, None]
-    higher = np.maximum(0.0, level / (1 - MEAN))[:, None]
-    shares = SHARES * (1 - lower - higher)
+    atoms, usual_shares, usual = world.values
+    lower = np.maximum(0.0, 1 - (usual + level) / usual)[:, None]
+    higher = np.maximum(0.0, level / (1 - usual))[:, None]
+    shares = usual_shares * (1 - lower - higher)
     shares[:, :1] += lower
     shares[:, -1:] += higher
-    steps = np.round(ATOMS * STEP).astype(np.int64)
+    steps = np.round(atoms * STEP).astype(np.int64)
     equal = units if world.trace == 1 else rng.binomial(units, 0.5)
     counts = rng.multinomial(equal, shares)
     k = world.trace
     values, squares = k * (counts @ steps), k * k * (counts @ (steps * steps))
     if k > 1:
         apart = rng.multinomial(k * (units - equal), shares)
-        mean = np.round((MEAN + level) * STEP).astype(np.int64)
+        mean = np.round((usual + level) * STEP).astype(np.int64)
         values = values + apart @ steps
         squares = squares + apart @ (steps * steps) + (units - equal) * (k * (k - 1)) * mean * mean
     return units * k, values, squares, k * values, k * k * units
@@ -327,6 +343,9 @@ NO_DROP = {
     "random walk 0.01, mean-reverting": World(walk(0.01, 0.8)),
     "random walk 0.01": World(walk(0.01, 1.0)),
     "traces of 5": World(flat, trace=5),
+    "99.9 % ones": World(flat, ones=0.999),
+    "99.99 % ones": World(flat, ones=0.9999),
+    "99 % ones, traces of 10": World(flat, ones=0.99, trace=10),
     "bursts x10": World(flat, volume=bursts),
     "coverage halved, 0.01 lower": World(half_judged, volume=half_volume),
     "a holiday of -0.04 a month": World(holiday),

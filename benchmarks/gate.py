@@ -39,8 +39,8 @@ class World:
 
     A *share* of their variance is a process with the correlation *rho* between consecutive traces.
     With *n_lasting*, only so many traces or queries exist, each with an effect of its own that has
-    half of the variance; `all_count` counts every occurrence of them. With *skewed*, one trace in
-    ten loses 0.9 and the others win 0.1.
+    half of the variance; `all_count` counts every occurrence of them. With *skewed*, a
+    share of the traces loses 0.9, and another share wins as much in all.
     """
 
     mean: float = 0.0
@@ -51,7 +51,7 @@ class World:
     cycle: float = 0.0
     n_lasting: int | None = None
     all_count: bool = False
-    skewed: bool = False
+    skewed: tuple[float, float] | None = None
 
 
 class Block(NamedTuple):
@@ -108,8 +108,10 @@ class Values:
         if not n:
             return np.zeros(self._n_runs)
         if world.skewed:
-            lost = self._rng.binomial(int(n), 0.1, self._n_runs)
-            return np.asarray(0.1 - lost / n)
+            losing, winning = world.skewed
+            shares = losing, winning, 1 - losing - winning
+            lost, won, _ = self._rng.multinomial(int(n), shares, self._n_runs).T
+            return np.asarray(0.9 * (won * losing / winning - lost) / n)
         own = 1.0 - world.share - (0.5 if world.all_count else 0.0)
         total = n * world.mean + world.deviation * np.sqrt(own * n) * self._normal()
         if world.all_count:
@@ -162,7 +164,7 @@ def promoted_after(
         found, n = values.of(block), float(block.counts.sum())
         end_s = block.start_s + block_s
         if n:
-            bets = bets.after(found)
+            bets = bets.after(found, n)
             of_day += found * n
             n_traces += n
         if end_s % DAY_S == 0:
@@ -184,7 +186,10 @@ def promoted_after(
 AT_ONCE: Final = {
     "independent": World(),
     "independent, a trace every ten seconds": World(every_s=10),
-    "skewed, a trace a minute": World(skewed=True, every_s=60),
+    "one in 10 loses 0.9, a trace a minute": World(skewed=(0.1, 0.9), every_s=60),
+    "one in 100 loses 0.9, a trace a minute": World(skewed=(0.01, 0.3), every_s=60),
+    "one in 100 loses 0.9, a trace every ten seconds": World(skewed=(0.01, 0.3), every_s=10),
+    "one in 1,000 loses 0.9, a trace every ten seconds": World(skewed=(0.001, 0.3), every_s=10),
     **{f"AR(1) {rho} between traces": World(rho=rho, share=1.0) for rho in (0.5, 0.9, 0.99)},
     **{
         f"{n:,} lasting traces, or queries that return": World(n_lasting=n)
@@ -212,7 +217,7 @@ COUNTED_OFTEN: Final = {
 }
 """Worlds whose errors are prevented because each trace counts once."""
 KEPT: Final = {
-    "quick": tuple(name for name in AT_ONCE if "0.99" not in name and "skewed" not in name),
+    "quick": tuple(name for name in AT_ONCE if "0.99" not in name and "a minute" not in name),
     "standard": tuple(AT_ONCE),
     "cautious": (*AT_ONCE, *SLOW),
 }

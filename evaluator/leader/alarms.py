@@ -37,7 +37,7 @@ class LeaderAlarms:
         self.rules = rules
         self._state = state
         self._requests: dict[bytes, bytes] = {}
-        self._unpublished: list[OutputRecord] = []
+        self._unpublished: list[tuple[LeaderOutput, OutputRecord]] = []
         self.watch: AlarmWatch | None = None
         self.positions: dict[int, int] = {}
         """Offset in `settled` of the first record of each task that was not received yet."""
@@ -70,7 +70,8 @@ class LeaderAlarms:
         if reason:
             log.warning("alarms_begin_again", reason=reason)
         if reason and not watch.series:
-            self._unpublished = state.deletions()
+            self._unpublished = [("alarms", record) for record in state.event_deletions()]
+            self._unpublished += [("weights", record) for record in state.deletions()]
         self.watch, self.positions = watch, dict(state.positions)
 
     def resign(self) -> None:
@@ -112,14 +113,12 @@ class LeaderAlarms:
         for event in result.events:
             labels = event.series._asdict()
             log.info("alarm_changed", event_name=event.name, time_ms=event.time_ms, **labels)
-        published: list[tuple[LeaderOutput, OutputRecord]] = [
-            ("alarms", event_record(event)) for event in result.events
-        ]
+        published, self._unpublished = self._unpublished, []
+        published += [("alarms", event_record(event)) for event in result.events]
         for command in result.commands:
             published.append(("alarm-commands", command_record(command)))
             published.append(("weights", OutputRecord(request_key(command.id), b"")))
-        state = [*self._unpublished, *self._state.written(watch)]
-        self._unpublished = []
+        state = self._state.written(watch)
         return [*published, *(("weights", record) for record in state)]
 
     def _request(self, key: bytes, watch: AlarmWatch) -> None:

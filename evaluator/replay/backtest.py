@@ -148,6 +148,7 @@ class Backtest:
         self._tolerance = rules.alarms.tolerance
         for command in commands:
             self._watch.command(command)
+        self._excludes = [of for of in commands if of.action == "exclude"]
         self._begin_ms, self._end_ms = begin_ms, end_ms
         self._starts = starts_of(begin_ms, end_ms)
         self._tracks: dict[SeriesName, Track] = {}
@@ -174,11 +175,13 @@ class Backtest:
         watch = self._watch
         series = {track.name: watch.new_series(track.name) for track in before.tracks}
         watch.load({**watch.state(), "tick_end_ms": self._begin_ms}, series)
-        for end_ms in range(self._begin_ms + TICK_MS, self._end_ms + 1, TICK_MS):
+        for end_ms in sorted({end_ms for track in before.tracks for end_ms in track.sums}):
+            self._close_until(end_ms - TICK_MS)
             for track in before.tracks:
                 for name, sums in track.sums.get(end_ms, {}).items():
                     series[track.name].sums[name].add_closed(hour_before(end_ms), sums)
             self._close_until(end_ms)
+        self._close_until(self._end_ms)
         return self._finished(before.n_left_out, None, all_delays=False)
 
     def _finished(
@@ -203,12 +206,10 @@ class Backtest:
     def _close_until(self, time_ms: int) -> None:
         """Closes tick by tick."""
         watch = self._watch
-        while watch.tick_end_ms is not None and watch.tick_end_ms + TICK_MS <= time_ms:
-            result = WatchResult()
-            end_ms = watch.tick_end_ms + TICK_MS
-            watch.close_until(end_ms, result)
+        while watch.close_next(time_ms, result := WatchResult()):
             for name, series in watch.series.items():
-                self._record(self._tracks.setdefault(name, Track(name)), series, end_ms)
+                track = self._tracks.setdefault(name, Track(name))
+                self._record(track, series, watch.tick_end_ms or 0)
             for event in result.events:
                 self._take(event)
 
@@ -254,7 +255,11 @@ class Backtest:
             if any(start_ms < span.on.time_ms <= until_ms for span in track.spans):
                 continue
             n += 1
-            found_ms = next(_alarms(series.copy(), track.sums, drop, start_ms, until_ms), None)
+            later = [
+                of for of in self._excludes if of.applied_ms > start_ms and of.is_for(track.name)
+            ]
+            alarms = _alarms(series.copy(), track.sums, drop, start_ms, until_ms, later)
+            found_ms = next(alarms, None)
             if found_ms is not None:
                 hours.append((found_ms - start_ms) / HOUR_MS)
         return Delays(tuple(sorted(hours)), n)
@@ -266,8 +271,12 @@ def _alarms(
     drop: float,
     start_ms: int,
     until_ms: int,
+    excludes: Sequence[AlarmCommand],
 ) -> Iterator[int]:
-    """The ends of the ticks in which an alarm begins, with values that are lower by *drop*."""
+    """The ends of the ticks in which an alarm begins, with values that are lower by *drop*.
+
+    *excludes* are the commands that were executed after *start_ms*.
+    """
     steps = round(drop * _STEPS)
     for end_ms in range(start_ms + TICK_MS, until_ms + 1, TICK_MS):
         for name, of in sums.get(end_ms, {}).items():
@@ -276,3 +285,6 @@ def _alarms(
         event = series.tick(end_ms)
         if event is not None and event.name == "on":
             yield end_ms
+        for command in excludes:
+            if end_ms - TICK_MS < command.applied_ms <= end_ms:
+                series.exclude(end_ms, command.from_ms, command.to_ms)

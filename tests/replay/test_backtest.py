@@ -157,6 +157,25 @@ def test_excluded_hours_begin_no_alarm_and_are_drawn(fallen, tmp_path):
         assert track.watched_hours == DROP_HOUR - 2 * 168
 
 
+def test_hours_that_are_excluded_after_the_begin_of_a_drop_find_no_drop(tmp_path):
+    """A holiday is excluded in advance: with or without it, small drops are found as late."""
+    day_ms, begin_ms = DAY_MS, START_MS + 17 * DAY_MS
+    queries = settled_world(8, hours=HOURS, drop_hour=NEVER)
+    lower = [
+        query._replace(units={of: {"ndcg@10": ONE // 10} for of in query.units})
+        if begin_ms <= query.event_time_ms < begin_ms + day_ms
+        else query
+        for query in queries
+    ]
+    found = []
+    for name, applied_ms in (("at first", START_MS + TICK_MS), ("a day before", begin_ms - day_ms)):
+        commands = [AlarmCommand("c", "exclude", {}, begin_ms, begin_ms + day_ms, applied_ms)]
+        result = backtest(lower, tmp_path / name, commands=commands)
+        assert any(track.copies for track in result.tracks)
+        found.append([track.delays for track in result.tracks])
+    assert found[0] == found[1]
+
+
 def test_a_level_that_is_accepted_while_an_hour_is_open_changes_no_sum(fallen, tmp_path):
     queries, before = fallen
     (german,) = (track for track in before.tracks if track.name.level == "de")
@@ -481,6 +500,24 @@ def test_a_page_has_the_figures_of_its_series(quiet):
         known = [point for point in track.points if point.level is not None]
         assert [v for v in series["level"] if v is not None] == [round(p.level, 5) for p in known]
         assert series["delays"][1] == [list(track.delays[0.05].hours), track.delays[0.05].n]
+
+
+def test_a_time_thousands_of_years_later_takes_no_longer(tmp_path):
+    """E.g. of a producer that sends microseconds."""
+    queries = settled_world(8, hours=48, drop_hour=NEVER)
+    last = queries[-1]
+    late = last._replace(
+        n=last.n + 1,
+        event_time_ms=1_000 * last.event_time_ms,
+        settled_time_ms=1_000 * last.settled_time_ms,
+    )
+    hours = (late.event_time_ms + TICK_MS - START_MS) // HOUR_MS + 1
+    result = backtest([*queries, late], tmp_path / "sorted", hours=hours)
+    assert sum(track.n_queries for track in result.tracks if track.name.measure == "coverage") == (
+        len(queries) + 1
+    )
+    test = Backtest(RULES, (), result.begin_ms, result.end_ms)
+    assert figures(test.run_again(result)) == figures(result)
 
 
 def test_drops_of_a_comparison_lower_the_first_variant(tmp_path):

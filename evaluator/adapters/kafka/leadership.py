@@ -279,7 +279,7 @@ class KafkaLeadership:
         await self._publisher.publish(named)
 
     def _topic_record(self, output: LeaderOutput, record: OutputRecord) -> TopicRecord:
-        value = record.value or None if output == "weights" else record.value
+        value = record.value or None  # only deletions are empty
         return self._topics[output], record.key, value, record.headers
 
 

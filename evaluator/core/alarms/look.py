@@ -6,7 +6,7 @@ from operator import mul
 from typing import Final, NamedTuple
 
 from evaluator.core.alarms.reference import Reference
-from evaluator.core.alarms.rules import MAX_VARIANCE_OF_MEAN, WINDOWS, AlarmRules
+from evaluator.core.alarms.rules import LEAST_UNITS, MAX_VARIANCE_OF_MEAN, WINDOWS, AlarmRules
 from evaluator.core.alarms.sums import HourlySums
 from evaluator.core.alarms.ticks import DAY_HOURS, hour_of_week
 
@@ -39,13 +39,15 @@ class Look(NamedTuple):
 class Hour(NamedTuple):
     """An hour as windows see it: without queries if it is excluded.
 
-    If its expectation is the mean of other queries, *share* is its queries divided by those.
+    `sizes` are those of `Sums`. If its expectation is the mean of other queries, *share* is its
+    queries divided by those.
     """
 
     queries: int
     values: int  # in units of 2^-40
     residual: float
     excluded: bool
+    sizes: int = 0
     share: float = 0.0
 
 
@@ -60,7 +62,8 @@ def hours_before(
             found.append(Hour(0, 0, 0.0, hour in left_out))
             continue
         expected = sums.queries * reference.profile[hour_of_week(hour)]
-        found.append(Hour(sums.queries, sums.values, sums.value - expected, False))
+        residual = sums.value - expected
+        found.append(Hour(sums.queries, sums.values, residual, False, sums.sizes))
     return found
 
 
@@ -79,7 +82,7 @@ def hours_beside(
             continue
         share = one.queries / other.queries
         residual = one.value - share * other.value
-        found.append(Hour(one.queries, one.values, residual, False, share))
+        found.append(Hour(one.queries, one.values, residual, False, one.sizes, share))
     return found
 
 
@@ -114,7 +117,7 @@ def look_at(
     if not hours:
         return []
     looks = []
-    queries, values, residuals, excluded, shares = zip(*hours, strict=True)
+    queries, values, residuals, excluded, sizes, shares = zip(*hours, strict=True)
     for place, length in enumerate(WINDOWS):
         n = sum(queries[:length])
         if not n or _is_sparse(queries[:length], excluded[:length]):
@@ -134,6 +137,8 @@ def look_at(
         threshold = rules.thresholds[length]
         if bounded:
             threshold += _skew(threshold, reference, n, error)
+            lost = LEAST_UNITS * reference.mean * sum(sizes[:length]) / (n * n)
+            threshold = max(threshold, lost / error)
         observed = sum(values[:length]) / (n << 40)
         looks.append(Look(length, change, error, threshold, observed, n))
     return looks

@@ -19,6 +19,9 @@ CORRECTED: Final = (1, 6)
 MAX_STANDARD_ERROR: Final = 0.06
 MAX_VARIANCE_OF_MEAN: Final = MAX_STANDARD_ERROR * MAX_STANDARD_ERROR
 CLEAR: Final = 2.0
+LEAST_UNITS: Final = 3
+"""A drop of values in [0, 1] is as large as if so many statistical units of mean size had lost all
+of it: where nearly all values are 1, one or two low ones are chance."""
 CONSTANT: Final = 1.2
 CAUTION: Final = NormalDist().inv_cdf(0.9)
 MIN_VARIANCE: Final = 1e-4

@@ -105,15 +105,22 @@ class AlarmWatch:
 
     def close_until(self, time_ms: int, result: WatchResult) -> None:
         """Closes the ticks that end at *time_ms* or before."""
-        while self.tick_end_ms is not None and self.tick_end_ms + TICK_MS <= time_ms:
-            end_ms = self.tick_end_ms + TICK_MS
-            last_ms = time_ms - time_ms % TICK_MS
-            if last_ms - end_ms > (KEPT_HOURS + 2) * HOUR_MS and self._is_idle:
-                end_ms = last_ms - KEPT_HOURS * HOUR_MS  # nothing can change in between
-            self._tick(end_ms, result)
-            self.tick_end_ms = end_ms
-            self.merge.close(end_ms)
-            self.at_tick = dict(self.merge.taken), dict(self.merge.positions)
+        while self.close_next(time_ms, result):
+            pass
+
+    def close_next(self, time_ms: int, result: WatchResult) -> bool:
+        """Closes the open tick, if it ends at *time_ms* or before; returns whether it has."""
+        if self.tick_end_ms is None or self.tick_end_ms + TICK_MS > time_ms:
+            return False
+        end_ms = self.tick_end_ms + TICK_MS
+        last_ms = time_ms - time_ms % TICK_MS
+        if last_ms - end_ms > (KEPT_HOURS + 2) * HOUR_MS and self._is_idle:
+            end_ms = last_ms - KEPT_HOURS * HOUR_MS  # nothing can change in between
+        self._tick(end_ms, result)
+        self.tick_end_ms = end_ms
+        self.merge.close(end_ms)
+        self.at_tick = dict(self.merge.taken), dict(self.merge.positions)
+        return True
 
     def new_series(self, name: SeriesName) -> AlarmSeries:
         """A series without queries."""
@@ -125,11 +132,9 @@ class AlarmWatch:
 
     @property
     def _is_idle(self) -> bool:
-        """Whether ticks without queries change nothing."""
-        series = self.series.values()
-        return not self._commands and all(
-            of.alarm is None and all(sums.is_empty for sums in of.sums.values()) for of in series
-        )
+        """Whether ticks without queries change nothing: an alarm without any stays on."""
+        sums = (each for of in self.series.values() for each in of.sums.values())
+        return not self._commands and all(each.is_empty for each in sums)
 
     def begin_again(self, task: int) -> None:
         """Begins a task with its next record; all queries count from the next whole hour."""

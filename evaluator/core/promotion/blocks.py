@@ -1,7 +1,8 @@
 """Blocks of event time: their values, bets in units of their spread, and traces that counted.
 
 The value of a block is the mean difference of its traces. A bet is that value divided by three
-deviations of the earlier blocks, cut at -1 and 1, so the size of a bet is known before the block.
+deviations of the earlier blocks, or by what one lost trace would change, if that is more; it is
+cut at -1 and 1. So a rare large loss, which the earlier blocks may lack, counts whole.
 """
 
 from base64 import b64decode, b64encode
@@ -53,23 +54,21 @@ class BlockBets(Struct, frozen=True, eq=False):
         one = Wealth.of_one(*shape)
         return cls(one, one, np.zeros(shape), np.zeros(shape))
 
-    def after(self, values: FloatArray) -> "BlockBets":
-        """The bets after one more block of each run."""
+    def after(self, values: FloatArray, n_traces: float) -> "BlockBets":
+        """The bets after one more block of each run, of so many traces."""
         gain, loss, n = self.gain, self.loss, self.n + 1
         if n > WARM_UP_BLOCKS:
-            bets = self._bets_on(values)
+            bets = self._bets_on(values, n_traces)
             gain, loss = gain.after(bets), loss.after(-bets)
         distances = values - self.mean
         mean = np.asarray(self.mean + distances / n)
         squares = np.asarray(self.squares + distances * (values - mean))
         return BlockBets(gain, loss, mean, squares, n)
 
-    def _bets_on(self, values: FloatArray) -> FloatArray:
-        """The values in units of the spread; without any spread, their signs."""
-        most = _DEVIATIONS * np.sqrt(self.squares / (self.n - 1))
-        bets = np.array(np.sign(values))
-        np.divide(values, most, out=bets, where=np.asarray(np.abs(values) < most))
-        return bets
+    def _bets_on(self, values: FloatArray, n_traces: float) -> FloatArray:
+        """The values in units of the spread, at least of a trace that differs by 1."""
+        most = np.maximum(_DEVIATIONS * np.sqrt(self.squares / (self.n - 1)), 1 / n_traces)
+        return np.asarray(np.clip(values / most, -1.0, 1.0))
 
     def state(self) -> dict[str, Any]:
         """Everything of one run, as JSON stores it exactly."""

@@ -255,7 +255,8 @@ def _with_ended_blocks(experiment: Experiment, now_ms: int, rules: GateRules) ->
     """The experiment after bets on the blocks that ended at *now_ms* or before."""
     block, day = experiment.block, experiment.day
     if block is not None and now_ms // rules.block_ms > block.number:
-        experiment = replace(experiment, bets=experiment.bets.after(block.value()), block=None)
+        bets = experiment.bets.after(block.value(), block.n)
+        experiment = replace(experiment, bets=bets, block=None)
     if day is not None and now_ms // _DAY_MS > day.number:
         sign = np.sign(day.value())
         experiment = replace(experiment, days=experiment.days.after(sign), day=None)

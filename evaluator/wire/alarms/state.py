@@ -5,6 +5,7 @@ its reference, and one for each day; only those that changed are written.
 """
 
 import json
+from contextlib import suppress
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -196,6 +197,14 @@ class AlarmState(Struct):
         """Deletes all records, of a state that is not continued."""
         self._written = dict.fromkeys(self.records, b"")
         return [OutputRecord(key, b"") for key in self.records]
+
+    def event_deletions(self) -> list[OutputRecord]:
+        """Deletes the last event of each series: an alarm that was on has no end."""
+        keys = dict[bytes, None]()
+        for key in self.records.keys() - {_HEAD}:
+            with suppress(AlarmStateRefused):
+                keys[json.dumps(_read_key(key)[1:-1], ensure_ascii=False).encode()] = None
+        return [OutputRecord(key, b"") for key in sorted(keys)]
 
 
 def _part_of(part: str, value: bytes) -> dict[str, Any]:

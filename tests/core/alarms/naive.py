@@ -209,6 +209,7 @@ class Naive:
                 g = max(0, 2 * mu - 1) / sqrt(v) * sqrt(ref["s2"] / n / v)
                 g *= (sqrt(ref["s2"] / n) / sd) ** 3
                 z = z + (z * z - 1) * g / 6
+                z = max(z, 3 * mu * sum(each[4] for each in sums[of]) / (n * n) / sd)
             yield w, C, sd, z, n, self.observed(n, C, sums[of])
 
     def chance(self, hours, n, ref):

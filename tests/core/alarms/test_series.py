@@ -3,6 +3,7 @@
 import json
 from math import sqrt
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -130,16 +131,36 @@ def test_a_window_needs_a_standard_error_of_six_hundredths():
 
 def test_values_close_to_one_need_more_evidence():
     high, now = watched(value=0.9)
-    feed(high, range(now, now + 1), 0.9)
+    feed(high, range(now, now + 1), 0.9, n=1_000)
     middle, now = watched(value=0.5)
-    feed(middle, range(now, now + 1), 0.5)
+    feed(middle, range(now, now + 1), 0.5, n=1_000)
     z = AlarmRules(max_series=1).thresholds[1]
     assert middle.looks[0].threshold == z
-    chance = high.reference.variance / 100
+    chance = high.reference.variance / 1_000
     mean = high.reference.mean
     v = mean * (1 - mean)
     g = (2 * mean - 1) / sqrt(v) * sqrt(chance / v) * (sqrt(chance) / high.looks[0].error) ** 3
     assert high.looks[0].threshold == pytest.approx(z + (z * z - 1) * g / 6)
+
+
+def test_a_drop_is_as_large_as_three_lost_queries():
+    series, now = watched(value=0.9)
+    feed(series, range(now, now + 1), 0.9, n=100)
+    look, mean = series.looks[0], series.reference.mean
+    assert look.threshold == pytest.approx(3 * mean / 100 / look.error)
+
+
+@pytest.mark.parametrize("n_unjudged", [1, 2, 4])
+def test_a_few_unjudged_queries_among_thousands_are_no_alarm(n_unjudged):
+    """Three weeks of 20 queries an hour, all judged, then one hour in which some are not."""
+    series = AlarmSeries("own", AlarmRules())
+    one = 1 << 20
+    for hour in range(FIRST, FIRST + 3 * 168 + 1):
+        judged = 20 - n_unjudged * (hour == FIRST + 3 * 168)
+        values = np.repeat([one, 0], [judged, 20 - judged])
+        series.hourly.open.add(np.arange(20), np.ones(20, np.int64), values << 20)
+        event = series.tick((hour + 1) * HOUR_MS)
+    assert (event is not None) == (n_unjudged == 4)
 
 
 def test_differences_have_no_skew():

@@ -398,6 +398,16 @@ def test_a_long_gap_without_queries_is_closed_at_once(world):
     assert watch.view().tick_end_ms == later.event_time_ms - later.event_time_ms % TICK_MS
 
 
+def test_a_gap_of_many_thousand_years_is_closed_at_once_while_an_alarm_is_on(small):
+    watch = watched(batches(small, 0))
+    on = {name for name, series in watch.series.items() if series.alarm is not None}
+    assert on
+    watch_ms, result = small[-1].event_time_ms * 1_000, WatchResult()
+    watch.close_until(watch_ms, result)
+    assert result.n_ticks < 2.2 * 4 * 1_368
+    assert on == {name for name, series in watch.series.items() if series.alarm is not None}
+
+
 def test_an_exclusion_holds_for_series_that_are_created_after_it(small):
     day = START_MS + DROP_HOUR * HOUR_MS
     before = AlarmCommand("c", "exclude", {}, day, day + 24 * HOUR_MS, START_MS - TICK_MS)
