@@ -125,11 +125,6 @@ class Progress(NamedTuple):
     committed: Committed | None
     end: int
 
-    @property
-    def is_at_end(self) -> bool:
-        """Whether no record is left."""
-        return (self.committed is not None and self.committed.offset >= self.end) or self.end == 0
-
 
 class Assignment(Struct, frozen=True):
     """The tasks of this process. `generation` increases by one with every change."""

@@ -23,7 +23,7 @@ from evaluator.cli.wiring import (
 from evaluator.config import Settings
 from evaluator.core.types.records import LOGS, Log
 from evaluator.mapping.sampling import SampleReport
-from evaluator.mapping.stage import record_at
+from evaluator.mapping.stage import record_at, refusal_of_size
 from evaluator.ports import UNKNOWN_END
 from evaluator.wire.records import Records
 
@@ -66,7 +66,10 @@ async def sampled(place: str, settings: Settings, most: int, *, show: Show) -> S
     partitioners = PARTITIONERS if isinstance(source, KafkaRange) else {}
     names = topic_names(settings, may_be_one=True)
     answers = {} if schemas is None else schemas.answers
-    report = SampleReport(mapping.logs, names, partitioners, answers)
+    report = SampleReport(
+        *(mapping.logs, names, partitioners, answers),
+        max_future_skew_ms=settings.max_future_skew_ms,
+    )
     if schemas is not None:
         report.comparisons = [finding for _, finding in await comparisons_of(settings)]
     try:
@@ -96,7 +99,8 @@ async def _sample(
         async for records in reading:
             for at, offset in enumerate(records.offsets.tolist()[:most]):
                 if records.values[at] is not None:  # no heartbeat
-                    for line in report.lines(*partition, offset, record_at(records, at)):
+                    record, refused = record_at(records, at), refusal_of_size(records, offset)
+                    for line in report.lines(*partition, offset, record, refused):
                         show(line)
             most -= len(records)
             if most <= 0:

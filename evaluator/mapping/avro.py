@@ -8,7 +8,8 @@ decodes them by recursion in C. Times, dates and UUIDs stay the numbers and text
 written as; decimals are exact.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from io import BytesIO
 from typing import Any, Final
 
@@ -26,6 +27,9 @@ from evaluator.wire.records import MAX_RECORD_BYTES
 
 MAX_SCALE: Final = 100
 """Most digits after the point of a decimal."""
+MAX_DECIMAL_BYTES: Final = 128
+"""Most bytes of a decimal that is a number; a longer one stays bytes."""
+_DECIMAL: Final = "exact-decimal"
 _KEPT: Final = ("name", "namespace", "symbols", "size", "precision", "scale")
 _INNER: Final = ("type", "items", "values")
 _KINDS: Final = {
@@ -41,7 +45,9 @@ def compiled(answer: Answer, mapping: LogMapping) -> Callable[[bytes], Any]:
     """The decoder of a schema, for any mapping. Raises SchemaUnusable."""
     del mapping
     from fastavro import schemaless_reader  # noqa: PLC0415 - of an extra
+    from fastavro.read import LOGICAL_READERS  # noqa: PLC0415
 
+    LOGICAL_READERS.update(dict.fromkeys((f"bytes-{_DECIMAL}", f"fixed-{_DECIMAL}"), _decimal))
     parsed, _ = _schema_of(answer)
 
     def decode(payload: bytes) -> Any:
@@ -57,6 +63,13 @@ def compiled(answer: Answer, mapping: LogMapping) -> Callable[[bytes], Any]:
         return found
 
     return decode
+
+
+def _decimal(data: bytes, schema: Any, _: Any) -> Decimal | bytes:
+    """The number of a decimal: the library's rounds to its precision, and takes any size."""
+    if len(data) > MAX_DECIMAL_BYTES:
+        return data
+    return Decimal(f"{int.from_bytes(data, 'big', signed=True)}e-{schema.get('scale', 0)}")
 
 
 def _schema_of(answer: Answer) -> tuple[Any, dict[str, Any]]:
@@ -90,7 +103,17 @@ def unfit(answer: Answer, mapping: LogMapping) -> str | None:
     """The first member that no record of a schema can give. Raises SchemaUnusable."""
     schema, names = _schema_of(answer)
     known: _Known = {}
-    return misfit(mapping, lambda steps: _types_at(schema, names, tuple(steps), known))
+
+    def types_at(steps: Sequence[Step]) -> set[Type]:
+        return _types_at(schema, names, tuple(steps), known)
+
+    def in_binary_mode(steps: Sequence[Step]) -> set[Type]:  # all but `data` are headers
+        return types_at(steps[1:]) if steps[0] == "data" else {("string", False)}
+
+    why = misfit(mapping, types_at)
+    if mapping.envelope != "cloudevents" or why is None or types_at(("data",)):
+        return why
+    return misfit(mapping, in_binary_mode)
 
 
 def _types_at(
@@ -122,7 +145,8 @@ def _types_at(
     if steps or kind == "null":
         return set()
     if isinstance(schema, dict):
-        kind = schema.get("logicalType") or (schema["name"] if kind == "record" else kind)
+        is_decimal = schema.get("logicalType") == _DECIMAL
+        kind = "decimal" if is_decimal else schema["name"] if kind == "record" else kind
     return {(kind, False)}
 
 
@@ -143,10 +167,12 @@ def _cleaned(schema: Any) -> Any:
     if isinstance(schema.get("fields"), list):
         kept["fields"] = [_cleaned(each) for each in schema["fields"]]
     if schema.get("logicalType") == "decimal" and schema.get("type") in {"bytes", "fixed"}:
-        scale = schema.get("scale", 0)
-        if not isinstance(scale, int) or not 0 <= scale <= MAX_SCALE:
+        scale, precision = schema.get("scale", 0), schema.get("precision")
+        is_valid = type(scale) is type(precision) is int and 0 <= scale <= precision > 0
+        if is_valid and scale > MAX_SCALE:
             raise SchemaUnusable(f"a decimal has a scale beyond {MAX_SCALE}")
-        kept["logicalType"] = "decimal"
+        if is_valid:  # otherwise its bytes count, by the specification
+            kept["logicalType"] = _DECIMAL
     return kept
 
 

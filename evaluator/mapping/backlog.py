@@ -14,6 +14,7 @@ from evaluator.core.types.records import (
     RankingColumns,
 )
 from evaluator.mapping.stage import Stage
+from evaluator.ports import Partition
 from evaluator.wire.records import Records
 
 NO_CLOCK: Final = -1
@@ -46,7 +47,9 @@ class Backlog:
     def __init__(
         self, records: Records, stages: Mapping[Log, tuple[Stage, Decode]], clock_ms: int
     ) -> None:
-        self._next_offset = records.next_offset
+        self.next_offset = records.next_offset
+        self.ends: Mapping[Partition, int] | None = None
+        """Ends of the partitions, requested after these records were read."""
         self._clock_ms = clock_ms
         self._offsets = records.offsets
         self._messages: list[Message] = []
@@ -75,6 +78,11 @@ class Backlog:
         """The clock after the next record with a timestamp; without one, the current clock."""
         return int(self._clocks[0]) if len(self._clocks) else self._clock_ms
 
+    @property
+    def has_times(self) -> bool:
+        """Whether a record has a timestamp; without any, all are taken at once."""
+        return len(self._clocks) > 0
+
     def leads(self, limit_ms: float) -> bool:
         """Whether a record moves the clock beyond *limit_ms*."""
         return len(self._clocks) > 0 and self._clocks[-1] > limit_ms
@@ -83,7 +91,7 @@ class Backlog:
         """Removes the records up to the first one that moves the clock beyond *limit_ms*."""
         n_timed = int(np.searchsorted(self._clocks, limit_ms, side="right"))
         whole = n_timed == len(self._clocks)
-        end = self._next_offset if whole else int(self._timed[n_timed])
+        end = self.next_offset if whole else int(self._timed[n_timed])
         n_records = int(np.searchsorted(self._offsets, end))
         if not n_records and not whole:
             return None

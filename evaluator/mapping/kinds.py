@@ -1,6 +1,6 @@
 """The members of messages that a mapping gives, and their kinds."""
 
-import math
+import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -34,5 +34,5 @@ def fits(value: Any, kind: str) -> bool:
     if kind == BOOLEAN or isinstance(value, bool):
         return kind == BOOLEAN and isinstance(value, bool)
     if kind == NUMBER:
-        return isinstance(value, int | float) and math.isfinite(value)
+        return isinstance(value, int | float) and abs(value) <= sys.float_info.max
     return isinstance(value, str if kind == TEXT else int)

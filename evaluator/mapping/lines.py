@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-_TABLE: Final = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?")
+_TABLE: Final = re.compile(r"""\s*\[\s*([^\[\],"']+?)\s*\]\s*(?:#.*)?""")
 _KEY: Final = re.compile(r"""\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'|\s*\.\s*)+?)\s*=""")
 _PART: Final = re.compile(r"""[A-Za-z0-9_-]+|"[^"]*"|'[^']*'""")
 

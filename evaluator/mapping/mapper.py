@@ -2,7 +2,7 @@
 
 Records wait in a backlog for each partition. A record whose timestamp is more than `max_lead_ms`
 ahead of the earliest clock of all partitions, also those of other members, is not written yet. A
-partition at its end delays no other, if its end was requested after these records were read.
+partition delays no records if it is read up to its end, as requested after they were read.
 """
 
 import asyncio
@@ -123,8 +123,6 @@ class Mapper:
             deque()
         )
         self._progress: Mapping[Partition, Progress] = {}
-        self._ends_known = False
-        """Whether the ends in `_progress` are younger than all records of the backlogs."""
         self._committed_at = self._refreshed_at = 0.0
         self._progress_at = time.monotonic()
 
@@ -140,12 +138,13 @@ class Mapper:
 
     def lags(self) -> dict[Partition, int]:
         """The records of each partition that are not written yet, where the end is known."""
-        ends = {each: self._source.known_end(each) for each in self.readings}
-        return {
-            each: max(0, end - self.readings[each].place[0])
-            for each, end in ends.items()
-            if end is not None
-        }
+        lags = dict[Partition, int]()
+        for each, reading in self.readings.items():  # a source may know no new end while it waits
+            asked = self._progress[each].end if each in self._progress else 0
+            known = self._source.known_end(each)
+            if known is not None:
+                lags[each] = max(0, known - reading.place[0], asked - reading.place[0])
+        return lags
 
     def stop(self) -> None:
         """Ends `run` after emitted records are acknowledged and committed, or after a timeout."""
@@ -201,7 +200,7 @@ class Mapper:
         seconds = PAUSED_SECONDS if self.paused else COMMIT_SECONDS
         if time.monotonic() - self._committed_at >= seconds:
             await self._commit()
-            if self._progress.keys() - self.readings.keys():
+            if self.paused or self._progress.keys() - self.readings.keys():
                 await self._ask_progress()
 
     # Partitions
@@ -245,7 +244,6 @@ class Mapper:
         batches = await self._source.poll(
             empty, max_records=self._settings.max_poll_records, timeout_ms=timeout_ms
         )
-        self._ends_known = self._ends_known and not batches
         for records in batches:
             reading = self.readings[records.log, records.partition]
             stages = self._stages[records.log]
@@ -253,34 +251,39 @@ class Mapper:
 
     async def _ask_progress(self) -> None:
         self._progress = await self._source.progress()
-        self._ends_known = True
+        ends = {partition: each.end for partition, each in self._progress.items()}
+        for reading in self.readings.values():
+            if reading.backlog is not None and reading.backlog.ends is None:
+                reading.backlog.ends = ends
 
-    def _limit_ms(self) -> float:
-        """The clock up to which records may be written."""
+    def _limit_ms(self, ends: Mapping[Partition, int]) -> float:
+        """The clock up to which records may be written; partitions read up to *ends* have none."""
         others = {each: it for each, it in self._progress.items() if each not in self.readings}
-        clocks = [behind_ms(others, count_all=not self._ends_known)]
+        clocks = [behind_ms(others, ends)]
         for partition, reading in self.readings.items():
-            known = self._progress.get(partition) if self._ends_known else None
-            if reading.backlog is not None:
-                clocks.append(reading.backlog.head_ms)
-            elif known is None or reading.place[0] < known.end:
-                clocks.append(reading.place[1])
+            (offset, clock_ms), backlog = reading.place, reading.backlog
+            if backlog is not None and backlog.has_times:
+                clocks.append(backlog.head_ms)
+                continue
+            offset = offset if backlog is None else backlog.next_offset
+            if offset < ends.get(partition, UNLIMITED):
+                clocks.append(clock_ms)
         behind = min(clocks)
         return UNLIMITED if behind == UNLIMITED else behind + self._settings.max_lead_ms
 
     async def _write(self) -> bool:
         """Emits the records that may be written; returns whether there were any."""
         waiting = [each.backlog for each in self.readings.values() if each.backlog is not None]
-        limit_ms, self.paused = self._limit_ms(), 0
-        if not self._ends_known and any(each.leads(limit_ms) for each in waiting):
+        limit_ms, self.paused = self._limit_ms({}), 0
+        if any(each.ends is None and each.leads(limit_ms) for each in waiting):
             await self._ask_progress()
-            limit_ms = self._limit_ms()
+        limits = {id(each): self._limit_ms(each.ends or {}) for each in waiting}
         places: dict[Partition, tuple[int, int]] = {}
         rows: dict[tuple[Output, int], list[OutputRecord]] = {}
         for partition, reading in self.readings.items():
             if reading.backlog is None:
                 continue
-            portion = reading.backlog.take(limit_ms)
+            portion = reading.backlog.take(limits[id(reading.backlog)])
             self.paused += not reading.backlog.is_empty
             if portion is not None:
                 self._add(rows, partition, portion)

@@ -330,7 +330,10 @@ WRITTEN_NAMES: Final = (
 
 def _encoded(message: Message) -> bytes:
     """The bytes of a message. Raises RecordRefused for NaN and infinities, which are not JSON."""
-    text = encode(message)
+    try:
+        text = encode(message)
+    except ValueError:  # Python limits the digits
+        raise RecordRefused(lambda: "an integer has too many digits") from None
     if b"null" in text and _has_non_finite(message):
         raise RecordRefused(lambda: "a number is not finite")
     return text

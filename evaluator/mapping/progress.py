@@ -45,12 +45,12 @@ def note_of(committed: Committed | None) -> Note:
         return Note()
 
 
-def behind_ms(progress: Mapping[Partition, Progress], *, count_all: bool) -> float:
-    """The earliest clock of the partitions that are not at their end; of all with *count_all*."""
+def behind_ms(progress: Mapping[Partition, Progress], ends: Mapping[Partition, int]) -> float:
+    """The earliest clock of the partitions that are not committed up to these *ends*."""
     clocks = [
         note_of(each.committed).clock_ms
-        for each in progress.values()
-        if count_all or not each.is_at_end
+        for partition, each in progress.items()
+        if (each.committed.offset if each.committed else 0) < ends.get(partition, UNLIMITED)
     ]
     return min(clocks, default=UNLIMITED)
 

@@ -12,6 +12,7 @@ MAX_BYTES: Final = 16 << 20
 """Most messages of one record, and most bytes of them."""
 _VALUE: Final = re.compile(r' is (".*?"|-?[0-9][^;,]*|true|false|null)(?=$|[;,])')
 _INDEX: Final = re.compile(r"\[[0-9]+\]")
+_OWN_TIME: Final = re.compile(r"timestamp_ms [0-9]+")
 
 
 class Record(NamedTuple):
@@ -82,4 +83,4 @@ def kind_of(why: str) -> str:
     >>> kind_of('rows.score: items[3].s is "x", not in the table')
     'rows.score: items[n].s is ..., not in the table'
     """
-    return _VALUE.sub(" is ...", _INDEX.sub("[n]", why))
+    return _VALUE.sub(" is ...", _OWN_TIME.sub("timestamp_ms", _INDEX.sub("[n]", why)))

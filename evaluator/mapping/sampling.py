@@ -15,6 +15,7 @@ from evaluator.mapping.record import LeftOut, Record, kind_of
 from evaluator.mapping.schemas import Answer
 from evaluator.ports import Finding
 from evaluator.tables import printable, utc_time
+from evaluator.wire.messages.intake import refusal_of_time
 from evaluator.wire.messages.malformed import Malformed
 from evaluator.wire.messages.models import Judgment, Message, Ranking
 from evaluator.wire.messages.strict import read_message
@@ -97,7 +98,10 @@ class SampleReport:
         topics: Mapping[Log, str],
         partitioners: Partitioners,
         answers: Mapping[str, Answer],
+        *,
+        max_future_skew_ms: int,
     ) -> None:
+        self._max_future_skew_ms = max_future_skew_ms
         self._maps = {log: messages_of(mapping, answers) for log, mapping in mappings.items()}
         self._partitioners = partitioners
         self.comparisons: Sequence[Finding] = ()
@@ -107,15 +111,17 @@ class SampleReport:
             timestamp = {**mapping.rows, **mapping.members}.get("timestamp_ms")
             self.logs[log].unit = timestamp.unit if timestamp else "ms"
 
-    def lines(self, log: Log, partition: int, offset: int, record: Record) -> Iterator[str]:
-        """One line for each message of a record, or for the record."""
+    def lines(
+        self, log: Log, partition: int, offset: int, record: Record, refused: Malformed | None
+    ) -> Iterator[str]:
+        """One line for each message of a record, or for the record, which may be *refused*."""
         sample = self.logs[log]
         place = f"{sample.placement.topic}-{partition}:{offset}"
         sample.n_records += 1
-        outcome = self._maps[log](record) if log in self._maps else [record.value]
+        outcome = refused or (self._maps[log](record) if log in self._maps else [record.value])
         if isinstance(outcome, list):
             model: type[Message] = Ranking if log == "rankings" else Judgment
-            read = (read_message(value, model) for value in outcome)
+            read = (self._read(value, model, record.timestamp_ms) for value in outcome)
             outcome = next((each for each in read if isinstance(each, Malformed)), outcome)
         if isinstance(outcome, LeftOut):
             sample.n_left_out += 1
@@ -133,6 +139,16 @@ class SampleReport:
                 trace_id, key = message["trace_id"], record.key
                 sample.placement.add(trace_id, partition, key, self._partitioners)
                 yield printable(f"{place}  message   {value.decode()}")
+
+    def _read(
+        self, value: bytes, model: type[Message], record_ms: int | None
+    ) -> Message | Malformed:
+        """The message, or its refusal by a worker."""
+        message = read_message(value, model)
+        if isinstance(message, Malformed):
+            return message
+        own_ms, record_ms = (-1 if ms is None else ms for ms in (message.timestamp_ms, record_ms))
+        return refusal_of_time(own_ms, record_ms, self._max_future_skew_ms) or message
 
     @staticmethod
     def _count(sample: LogSample, message: dict[str, Any]) -> None:

@@ -139,11 +139,8 @@ class Stage:
                     batch.n_left_out += 1
                     continue
                 outcome = [None]  # a heartbeat
-            elif offset in records.oversize:
-                detail = f"{records.oversize[offset]} bytes; a mapped record has at most "
-                outcome = Malformed("oversize", f"{detail}{MAX_RECORD_BYTES}")
             else:
-                outcome = self._messages_of(record)
+                outcome = refusal_of_size(records, offset) or self._messages_of(record)
             if isinstance(outcome, LeftOut):
                 batch.whys.append(outcome.why)
                 self._leave_out(batch, place, outcome.timestamp_ms, record_ms)
@@ -257,6 +254,14 @@ class _Originals(Struct, frozen=True):
             return _Originals(self.records, self.rows[at], self.indices[at])
         record, index = record_at(self.records, int(self.rows[at])), int(self.indices[at])
         return _original(record, None, None if index < 0 else index)
+
+
+def refusal_of_size(records: Records, offset: int) -> Malformed | None:
+    """The refusal of a record that is too large to be mapped."""
+    if offset not in records.oversize:
+        return None
+    detail = f"{records.oversize[offset]} bytes; a mapped record has at most {MAX_RECORD_BYTES}"
+    return Malformed("oversize", detail)
 
 
 def record_at(records: Records, at: int) -> Record:

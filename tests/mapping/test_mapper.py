@@ -123,11 +123,12 @@ def test_a_member_waits_for_others_that_are_not_at_their_end():
         ("rankings", 2): progress(9, 9, clock_ms=2),
         ("judgments", 0): Progress(None, 0),
     }
-    assert behind_ms(found, count_all=False) == 70
-    assert behind_ms(found, count_all=True) == NO_CLOCK
+    ends = {each: it.end for each, it in found.items()}
+    assert behind_ms(found, ends) == 70
+    assert behind_ms(found, {}) == NO_CLOCK
     more = {**found, ("judgments", 1): Progress(None, 3)}
-    assert behind_ms(more, count_all=False) == NO_CLOCK
-    assert behind_ms({}, count_all=True) == UNLIMITED
+    assert behind_ms(more, {**ends, ("judgments", 1): 3}) == NO_CLOCK
+    assert behind_ms({}, {}) == UNLIMITED
 
 
 class Topics:
@@ -353,3 +354,29 @@ def test_topics_to_write_must_be_two_other_topics(tmp_path, capsys, to, expected
     source = ["--source=kafka://127.0.0.1:1", f"--mapping={tmp_path / 'm.toml'}"]
     assert main(["map", *source, f"--to={to}"]) == 2
     assert expected in capsys.readouterr().err
+
+
+async def test_a_busy_partition_without_timestamps_holds_back_no_other():
+    stage = (
+        Stage(read_document(MAPPING, "m.toml").logs["rankings"], max_future_skew_ms=0),
+        lambda records: decode_rankings(records, max_future_skew_ms=0),
+    )
+    names = {"rankings": "a", "judgments": "b"}
+    stages = {log: {"rankings": stage} for log in names}
+    topics = Topics({("rankings", 0): 1, ("judgments", 0): 0})
+    settings = MapperSettings(
+        group_id="g", topic_names=names, max_lead_ms=10, repeats=RepeatRules(1)
+    )
+    mapper, emit = Mapper(topics, topics, stages, settings), topics.emit
+    topics.emit = lambda rows: emit(
+        {lane: [row for row in of if row.value != b"{"] for lane, of in rows.items()}
+    )
+    for turn in range(6):
+        first = 10 * turn
+        topics.ends["judgments", 0] = first + 15  # the broker has always more
+        bad = Records.of(
+            "judgments", 0, range(first, first + 10), [None] * 10, [b"{"] * 10, None, first + 10
+        )
+        topics.found = [[*[batch("rankings", 0, 50)][turn:], bad]]
+        await mapper._turn()
+    assert topics.written == [50]

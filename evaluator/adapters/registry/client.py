@@ -23,7 +23,7 @@ TIMEOUT_SECONDS: Final = 10.0
 MAX_ANSWER_BYTES: Final = 1 << 20
 MAX_REFERENCES: Final = 100
 """Most schemas that a schema refers to, each through the others too."""
-UNKNOWN: Final = frozenset({40401, 40402, 40403})
+UNKNOWN: Final = (40401, 40402, 40403)
 """Error codes: no such subject, version or schema. Any other 404 may be a proxy's."""
 
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/]+={0,2}")

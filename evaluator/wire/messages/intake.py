@@ -14,6 +14,21 @@ from evaluator.wire.messages.parts import NO_TIMESTAMP
 from evaluator.wire.records import KEPT_BYTES, Records
 
 
+def refusal_of_time(own_ms: int, record_ms: int, max_future_skew_ms: int) -> Malformed | None:
+    """The refusal of a message by its timestamp and that of its record; negative ones are none."""
+    if own_ms < 0 and record_ms < 0:
+        detail = "neither the message (timestamp_ms) nor its record has a timestamp"
+        return Malformed("schema", detail)
+    if record_ms < 0 or own_ms - record_ms <= max_future_skew_ms:
+        return None
+    return Malformed(
+        "future",
+        f"timestamp_ms {own_ms} is {own_ms - record_ms} ms after the record's timestamp "
+        f"{record_ms}; max_future_skew_ms allows {max_future_skew_ms}. "
+        "Check the producer's clock and unit",
+    )
+
+
 class Intake(Struct):
     """One batch of records while it is decoded; lists grow in offset order."""
 
@@ -63,17 +78,9 @@ class Intake(Struct):
 
     def refuse_time(self, position: int, own_ms: int) -> None:
         """Creates the dead letter of a row with a timestamp that `admit` has refused."""
-        record_ms = int(self.record_ms[position])
-        if own_ms == NO_TIMESTAMP:
-            detail = "neither the message (timestamp_ms) nor its record has a timestamp"
-            self.refuse(position, Malformed("schema", detail))
-            return
-        detail = (
-            f"timestamp_ms {own_ms} is {own_ms - record_ms} ms after the record's timestamp "
-            f"{record_ms}; max_future_skew_ms allows {self.max_future_skew_ms}. "
-            "Check the producer's clock and unit"
-        )
-        self.refuse(position, Malformed("future", detail))
+        refusal = refusal_of_time(own_ms, int(self.record_ms[position]), self.max_future_skew_ms)
+        if refusal is not None:
+            self.refuse(position, refusal)
 
     def refuse(self, position: int, malformed: Malformed) -> None:
         """Creates the dead letter of a record; an oversize value is truncated."""
