@@ -60,6 +60,8 @@ def execute(options: argparse.Namespace) -> int:
     except (StateUnusable, StateDamaged) as error:
         return fail(error, STATE_UNUSABLE)
     except OSError as error:
+        if "temporary directory" in str(error):  # of `tempfile`
+            return fail(f"{error.strerror}. Set TMPDIR to a folder that can be written.", USAGE)
         if error.errno not in {errno.EMFILE, errno.ENFILE}:
             raise
         return fail(StateUnusable.because(str(error), MORE_FILES), STATE_UNUSABLE)

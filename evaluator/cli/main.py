@@ -49,6 +49,8 @@ def _discard_output() -> None:
 def _run(arguments: Sequence[str] | None) -> int:
     try:
         words = sys.argv[1:] if arguments is None else list(arguments)
+        if arguments is None:  # as a program: an end by SIGTERM removes hidden files, too
+            signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
         options = new_parser(*words[:1]).parse_args(words)
         from evaluator.cli.execution import execute  # noqa: PLC0415 - `--help` does without it
 

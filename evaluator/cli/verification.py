@@ -3,6 +3,7 @@
 import argparse
 import hashlib
 import json
+import os
 import tempfile
 from collections.abc import Iterator
 from itertools import zip_longest
@@ -42,7 +43,9 @@ def verify(options: argparse.Namespace, settings: Settings) -> int:
     shard = Shard(options.directory)
     found = list(_changed(shard))
     if not found and options.source is not None:
-        with tempfile.TemporaryDirectory(prefix=".verify-", dir=options.directory.parent) as place:
+        beside = options.directory.parent
+        where = beside if os.access(beside, os.W_OK) else None  # None: of the system
+        with tempfile.TemporaryDirectory(prefix=".verify-", dir=where) as place:
             options.out = Path(place) / "again"
             _compute_again(options, settings, shard)
             found = list(_differing(shard, Shard(options.out)))

@@ -3,7 +3,7 @@
 import hashlib
 import stat
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import chain, repeat
 from math import nan
 from pathlib import Path
@@ -31,8 +31,6 @@ MAX_VALUE: Final = 1e6
 MAX_LEVELS: Final = 100_000
 """Upper limit of the levels of a segment in a file; more are ids, not levels."""
 NO_LEVEL: Final = -1
-
-_BLOCK_BYTES: Final = 1 << 20
 
 HashArray = NDArray[np.uint64]
 
@@ -192,7 +190,7 @@ def read_folder(
                     f"{reader.path} has {found} data, and comparisons read it without compression. "
                     "Decompress it."
                 )
-            for line in _lines(_blocks(file, digest.update, on_read), reader.path):
+            for line in _lines(file, reader.path, digest.update, on_read):
                 reader.add(line)
     except OSError as error:
         raise SourceUnusable(f"{reader.path} cannot be read: {error.strerror}.") from error
@@ -225,34 +223,24 @@ def read_manifest(folder: Path) -> Manifest | None:
     return manifest
 
 
-def _blocks(file: BinaryIO, *on_block: Callable[[bytes], object]) -> Iterator[bytes]:
-    while block := file.read(_BLOCK_BYTES):
-        for handle in on_block:
-            handle(block)
-        yield block
-
-
-def _lines(blocks: Iterable[bytes], path: Path) -> Iterator[bytes]:
+def _lines(file: BinaryIO, path: Path, *on_line: Callable[[bytes], object]) -> Iterator[bytes]:
     """The lines of a file. Raises SourceUnusable for one without a newline."""
-    number, begun, size_bytes = 1, [b""], 0
-    for block in blocks:
-        *lines, rest = block.split(b"\n")
-        if lines:
-            yield b"".join((*begun, lines[0]))
-            yield from lines[1:]
-            number, begun, size_bytes = number + len(lines), [], 0
-        begun.append(rest)
-        size_bytes += len(rest)
-        if size_bytes > MAX_LINE_BYTES:
+    number = 0
+    while line := file.readline(MAX_LINE_BYTES + 1):
+        number += 1
+        for handle in on_line:
+            handle(line)
+        if not line.endswith(b"\n"):
+            if len(line) > MAX_LINE_BYTES:
+                raise SourceUnusable(
+                    f"{path}: line {number} is longer than {MAX_LINE_BYTES >> 20} MiB, so it is "
+                    "not a row of a replay. Name the --out directory of `evaluator replay`."
+                )
             raise SourceUnusable(
-                f"{path}: line {number} is longer than {MAX_LINE_BYTES >> 20} MiB, so it is not a "
-                "row of a replay. Name the --out directory of `evaluator replay`."
+                f"{path}: line {number}, the last, is cut off. The file is incomplete: replay "
+                "again, or copy it again."
             )
-    if size_bytes:
-        raise SourceUnusable(
-            f"{path}: line {number}, the last, is cut off. The file is incomplete: replay again, "
-            "or copy it again."
-        )
+        yield line[:-1]
 
 
 class _Reader:

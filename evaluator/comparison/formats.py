@@ -95,14 +95,14 @@ def _facts(comparison: Comparison, report: Report) -> dict[str, Any]:
     return {
         "ranker": comparison.ranker,
         "measure": comparison.measure,
-        **_numbers(comparison.paired),
+        **_numbers(comparison.paired, comparison.measure),
         "only_baseline": comparison.only_baseline,
         "only_ranker": comparison.only_ranker,
         "fails": None if limit is None else comparison.fails(limit),
     }
 
 
-def _numbers(result: Paired | None) -> dict[str, Any]:
+def _numbers(result: Paired | None, measure: str) -> dict[str, Any]:
     """The members of pairs."""
     interval = result and result.interval
     return {
@@ -113,7 +113,7 @@ def _numbers(result: Paired | None) -> dict[str, Any]:
         "difference": result and result.difference,
         "low": interval and interval.low,
         "high": interval and interval.high,
-        "verdict": verdict_of(result),
+        "verdict": verdict_of(result, measure),
         "wins": result.wins if result else 0,
         "ties": result.ties if result else 0,
         "losses": result.losses if result else 0,
@@ -125,7 +125,11 @@ def _by_level(comparison: Comparison) -> dict[str, Any]:
     """The levels of a comparison, and the difference of all queries with the part of the mix."""
     return {
         "levels": [
-            {"level": level.name, **_numbers(level.paired), "p_holm": level.p_holm}
+            {
+                "level": level.name,
+                **_numbers(level.paired, comparison.measure),
+                "p_holm": level.p_holm,
+            }
             for level in comparison.levels
         ],
         "mix": comparison.mix and asdict(comparison.mix),

@@ -81,7 +81,7 @@ def _body(titles: Sequence[str], reports: Sequence[Report]) -> Iterator[str]:
 
 def _overview(report: Report) -> Iterator[str]:
     pairs = [
-        (f"{one.ranker} {one.measure}", one.paired)
+        (f"{one.ranker} {one.measure}", one.measure, one.paired)
         for one in report.comparisons
         if one.paired is not None
     ]
@@ -90,9 +90,9 @@ def _overview(report: Report) -> Iterator[str]:
     yield "</div>"
 
 
-def _intervals(what: str, rows: Sequence[tuple[str, Paired]], report: Report) -> str:
-    """A table with a row per name: means, the difference and its interval as text and as a bar."""
-    ends = [end for _, one in rows for end in _ends(one)]
+def _intervals(what: str, rows: Sequence[tuple[str, str, Paired]], report: Report) -> str:
+    """A table with a row per name and measure: means, the difference, its interval as a bar too."""
+    ends = [end for *_, one in rows for end in _ends(one)]
     extent = max(map(abs, ends), default=0.0)
     header = (
         f'<tr><th>{what}</th><th><div class="scale"><span>{-extent:+.3f}</span><span>0</span>'
@@ -102,8 +102,8 @@ def _intervals(what: str, rows: Sequence[tuple[str, Paired]], report: Report) ->
         '<th class="n">queries</th><th class="n">wins / ties / losses</th></tr>'
     )
     lines = [header]
-    for name, one in rows:
-        verdict = verdict_of(one)
+    for name, measure, one in rows:
+        verdict = verdict_of(one, measure)
         low, high = _ends(one)
         bar = interval_bar(one.difference, low, high, extent=extent, kind=verdict)
         limits = [f"{low:+.4f}", f"{high:+.4f}"] if one.interval else ["-", "-"]
@@ -229,7 +229,7 @@ def _section(comparison: Comparison, result: Paired, report: Report) -> Iterator
     )
     yield f'<div class="card"><h3>What changed most</h3>{_changes(comparison, report)}</div></div>'
     if comparison.levels:
-        rows = [(level.name, level.paired) for level in comparison.levels]
+        rows = [(level.name, comparison.measure, level.paired) for level in comparison.levels]
         yield f'<div class="card"><h3>By {_text(report.question.by or "")}</h3>'
         yield _intervals(_text(report.question.by or ""), rows, report)
         yield "</div>"

@@ -67,7 +67,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
     @property
     def verdict(self) -> str:
-        return verdict_of(self.paired)
+        return verdict_of(self.paired, self.measure)
 
     def fails(self, fail_below: float) -> bool:
         """Whether the difference may be below *fail_below*, or the whole interval of a level is."""
@@ -96,15 +96,18 @@ class Mean(Struct, frozen=True, kw_only=True):
     lowest: tuple[tuple[float, ShownRow], ...] = ()
 
 
-def verdict_of(result: Paired | None) -> str:
+def verdict_of(result: Paired | None, measure: str) -> str:
     """`better` or `worse` if the interval excludes 0, `same` if no query differs."""
     if result is None or result.interval is None:
         return "unclear"
     if not result.wins + result.losses:
         return "same"
+    lower_is_better = measure.startswith(("unjudged@", "abandoned"))
     if result.interval.low > 0:
-        return "better"
-    return "worse" if result.interval.high < 0 else "unclear"
+        return "worse" if lower_is_better else "better"
+    if result.interval.high < 0:
+        return "better" if lower_is_better else "worse"
+    return "unclear"
 
 
 class SourceFacts(Struct, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import os
 import shutil
@@ -26,6 +27,7 @@ _LONG_INTEGER_DIGITS: Final = 2_500
 """Integers from 2^63 are padded texts in SQLite, which orders texts after integers."""
 
 ROWS_PER_BLOCK: Final = 1_000
+_HIDDEN: Final = ".replay-"
 
 DERIVED: Final = (
     "evaluations.parquet",
@@ -176,12 +178,16 @@ class ResultDirectory:
     ) -> None:
         self._directory = directory
         self._derive = derive
-        self._elsewhere = dict(elsewhere or {})
+        self._elsewhere = {  # a link stays, and its target is written
+            name: path.resolve() if path.is_symlink() else path
+            for name, path in (elsewhere or {}).items()
+        }
         self._places: dict[str, Path] = {}  # hidden directories of the results in *elsewhere*
         self._force = force
         self._memory_bytes = memory_bytes
         self._created: list[Path] = []
         self._hidden: Path | None = None
+        self._locks: list[int] = []  # of the hidden directories
         self._writers: dict[str, _ResultWriter] = {}
         self._sorting: dict[str, SortedRows] = {}
         self._finished: list[str] = []
@@ -191,12 +197,13 @@ class ResultDirectory:
         try:
             with self._writing("Name a directory that can be created and written."):
                 self._created = _create_directory(self._directory)
+                _remove_abandoned(self._directory)
                 if not self._force and any(self._directory.iterdir()):
                     raise ResultsUnusable(
                         f"{self._directory} is not empty. Name another directory, or replace what "
                         "is there with --force."
                     )
-                self._hidden = Path(tempfile.mkdtemp(prefix=".replay-", dir=self._directory))
+                self._hidden = self._hidden_in(self._directory)
             for name, path in self._elsewhere.items():
                 with self._writing("Name a file that can be written.", where=path):
                     self._places[name] = self._hidden_beside(path)
@@ -210,12 +217,22 @@ class ResultDirectory:
         """A hidden directory on the file system of a file."""
         if path.is_dir():
             raise ResultsUnusable(f"{path} is a directory. Name a file.")
+        if path.exists() and not path.is_file():
+            raise ResultsUnusable(f"{path} is a device or a pipe. Name a file.")
         if path.exists() and not self._force:
             raise ResultsUnusable(
                 f"{path} exists already. Name another file, or replace it with --force."
             )
         self._created += _create_directory(path.parent)
-        return Path(tempfile.mkdtemp(prefix=".replay-", dir=path.parent))
+        return self._hidden_in(path.parent)
+
+    def _hidden_in(self, directory: Path) -> Path:
+        """A new directory with a lock, which ends with the process."""
+        hidden = Path(tempfile.mkdtemp(prefix=_HIDDEN, dir=directory))
+        self._locks.append(os.open(hidden, os.O_RDONLY))
+        with contextlib.suppress(OSError):  # of a file system without locks
+            fcntl.flock(self._locks[-1], fcntl.LOCK_EX)
+        return hidden
 
     def __exit__(self, *exc_info: object) -> None:
         for writer in self._writers.values():
@@ -269,13 +286,15 @@ class ResultDirectory:
                     found[name] = ResultFile(n_rows, file.tell(), digest)
         return found
 
-    def commit(self) -> None:
+    def commit(self, names: Iterable[str] = ()) -> None:
         """Renames the finished files into place, in the order of `finish`.
 
-        The last file of an earlier replay is deleted first: the set is incomplete meanwhile.
+        The last file of an earlier replay is deleted first, so the set is incomplete meanwhile;
+        then those of its files that this one has not, of *names* and DERIVED.
         """
+        stale = [name for name in names if name not in self._finished]
         with self._writing():
-            for name in (self._finished[-1], *DERIVED):
+            for name in (self._finished[-1], *DERIVED, *stale):
                 (self._directory / name).unlink(missing_ok=True)
             for name in (*(DERIVED if self._derive is not None else ()), *self._finished):
                 self._place_of(name).replace(self._elsewhere.get(name, self._directory / name))
@@ -307,11 +326,25 @@ class ResultDirectory:
         for place in (self._hidden, *self._places.values()):
             if place is not None:
                 shutil.rmtree(place, ignore_errors=True)
+        while self._locks:
+            os.close(self._locks.pop())
 
     def _remove_created(self) -> None:
         for directory in reversed(self._created):
             if not any(directory.iterdir()):
                 directory.rmdir()
+
+
+def _remove_abandoned(directory: Path) -> None:
+    """Removes the hidden directories of replays that were killed: nobody has their locks."""
+    for path in directory.glob(f"{_HIDDEN}*"):
+        with contextlib.suppress(OSError):  # BlockingIOError: it is in use
+            handle = os.open(path, os.O_RDONLY)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(handle)
 
 
 def _create_directory(directory: Path) -> list[Path]:

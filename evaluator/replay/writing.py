@@ -93,7 +93,7 @@ class WrittenFiles(NamedTuple):
         tables = {"tables": described(derived)} if (derived := results.derive()) else {}
         results.write(MANIFEST, [encode_document({**self.manifest, **tables}, indent=2)])
         self.files[MANIFEST] = results.finish(MANIFEST)
-        results.commit()
+        results.commit(FILES)
 
 
 def write_files(

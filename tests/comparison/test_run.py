@@ -219,6 +219,13 @@ def test_the_verdict_follows_the_interval(tmp_path):
     assert verdicts == {"up": "better", "down": "worse", "even": "unclear", "same": "same"}
 
 
+@pytest.mark.parametrize("measure", ["unjudged@3", "abandoned"])
+def test_fewer_is_better_where_the_measure_counts_what_is_bad(tmp_path, measure):
+    rows = [row(f"t{n}", {"served": {measure: 0.0}, "worse": {measure: 1.0}}) for n in range(30)]
+    (found,) = compare([put(tmp_path / "a", rows)], Question(baseline="served")).comparisons
+    assert (found.paired.difference, found.verdict) == (1.0, "worse")
+
+
 def test_an_interval_below_the_limit_or_without_bounds_fails(tmp_path):
     noise = (np.random.default_rng(4).random(MANY) / 4).tolist()
     rows = many(lambda i: {"served": 0.5, "up": 0.5 + noise[i], "down": 0.5 - noise[i]})

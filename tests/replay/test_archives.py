@@ -13,7 +13,7 @@ from evaluator.adapters.files import ArchiveRange, archives
 from evaluator.cli import main
 from evaluator.ports import UNKNOWN_END, SourceUnusable
 from tests.repeats import first_quick
-from tests.replay.running import contents
+from tests.replay.running import contents, ranking
 from tests.replay.test_merging import SETTINGS, write_logs
 from tests.s3 import s3_server
 
@@ -68,15 +68,23 @@ def test_archived_objects_give_the_results_of_their_logs(root, tmp_path, suffix,
 
 
 @pytest.mark.slow(alone=False)
-def test_folders_by_day_are_read_in_the_order_of_their_names(root, tmp_path):
+@pytest.mark.parametrize("form", ["dt=2026-10-{:02}", "year=2026/month=10/day={}"])
+def test_folders_by_day_are_read_in_the_order_of_their_names(root, tmp_path, form):
     for path in (root / "logs").iterdir():
         lines = path.read_bytes().splitlines(keepends=True)
         for day in range(3):
             part = lines[len(lines) * day // 3 : len(lines) * (day + 1) // 3]
-            name = f"dt=2026-10-0{day + 1}/{path.name}.gz"
+            name = f"{form.format(day + 8)}/{path.name}.gz"
             put(tmp_path / "in", [(name, gzip.compress(b"".join(part)))])
     assert run(f"archive://{tmp_path / 'in'}", tmp_path / "out") == 0
     assert contents(tmp_path / "out") == contents(root / "expected")
+
+
+def test_one_part_of_a_log_in_two_encodings_is_refused(root, tmp_path, capsys):
+    text = (root / "logs" / "rankings-0.ndjson").read_bytes()
+    objects = {"d/rankings-0.ndjson": text, "d/rankings-0.ndjson.gz": gzip.compress(text)}
+    assert run(put(tmp_path / "in", objects.items()), tmp_path / "out") == 2
+    assert "are the same part of rankings, partition 0" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -111,6 +119,20 @@ def test_missing_offsets_are_in_the_manifest_of_a_replay_and_of_a_merge(root, tm
 
 
 @pytest.mark.slow(alone=False)
+def test_a_gap_before_the_end_of_a_range_is_verified(tmp_path):
+    lines = [ranking(f"t{n}", 10**12 + n) + b"\n" for n in range(9)]
+    objects = {first: b"".join(lines[first : first + 3]) for first in (0, 6)}
+    source = put(
+        tmp_path / "in",
+        ((f"rankings+0+{first:010d}.json", text) for first, text in objects.items()),
+    )
+    assert run(source, tmp_path / "out", "--to", str(10**12 + 6)) == 0
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["ranges"]["rankings-0"] == {"start": 0, "end": 6}
+    assert manifest["gaps"] == {"rankings-0": [[3, 6]]}
+    assert main(["verify", str(tmp_path / "out"), "--source", source]) == 0
+
+
 def test_with_strict_missing_offsets_are_refused(root, tmp_path, capsys):
     source = put(tmp_path / "in", objects_of(root / "logs"))
     assert run(source, tmp_path / "whole", "--strict") == 0

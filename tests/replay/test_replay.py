@@ -503,6 +503,14 @@ async def test_force_replaces_results_and_keeps_other_files(tmp_path):
     assert json.loads(files["totals.json"])["format"] == 2
 
 
+async def test_force_removes_files_of_an_earlier_replay_that_this_one_has_not(tmp_path):
+    put(tmp_path / "in", "rankings.ndjson", [ranking()])
+    out = put(tmp_path / "out", "weights.ndjson", [b"old"])
+    for name in ("alarms.ndjson", "alarm-commands.ndjson", "schemas.json"):
+        put(out, name, [b"old"])
+    assert (await replayed(tmp_path / "in", out, force=True)).keys() == NAMES
+
+
 async def test_an_empty_directory_is_used(tmp_path):
     put(tmp_path / "in", "rankings.ndjson", [ranking()])
     (tmp_path / "out").mkdir()

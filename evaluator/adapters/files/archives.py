@@ -117,7 +117,15 @@ class ArchiveRange:
                     f"{key[0]}, partition {key[1]}, has objects with offsets in their names and "
                     f"others without, e.g. {parts[0].path}. Name a folder with one kind."
                 )
-            parts.sort(key=lambda part: (part.first or 0, part.path))
+            first_of: dict[str, str] = {}
+            for part in parts:
+                other = first_of.setdefault(re.sub(f"{_SUFFIX}$", "", part.path), part.path)
+                if part.first is None and other != part.path:
+                    raise SourceAmbiguous(
+                        f"{other} and {part.path} are the same part of {key[0]}, partition "
+                        f"{key[1]}. Move one of them away."
+                    )
+            parts.sort(key=lambda part: (part.first or 0, _natural(part.path), part.path))
         self._objects = objects
         return 1 + max(partition for _, partition in objects)
 
@@ -157,6 +165,7 @@ class ArchiveRange:
         for of in self._objects.get((log, partition), ()):
             base = (expected or 0) if of.first is None else of.first
             if base >= end:
+                self._gap(log, partition, expected, min(base, end), of)
                 break
             before, repeated, next_offset = expected, None, -1
             for first, rows in _runs(self._batches(of, max_records), base):
@@ -165,8 +174,9 @@ class ArchiveRange:
                         f"{of.path}: the offset {first} comes after {next_offset - 1}. Sort the "
                         "rows by offset."
                     )
-                if expected is not None and first > expected:
-                    self._gap(log, partition, expected, first, of)
+                self._gap(log, partition, expected, min(first, end), of)
+                if first >= end:
+                    return
                 next_offset = first + len(rows)
                 known = 0 if expected is None else max(0, min(expected - first, len(rows)))
                 repeated = repeated or self._rows_of(done, first)
@@ -184,7 +194,10 @@ class ArchiveRange:
             if before is None or next_offset > before:
                 done.append(_Piece(of, base, max(base, before or base), next_offset))
 
-    def _gap(self, log: Log, partition: int, first: int, end: int, of: _Object) -> None:
+    def _gap(self, log: Log, partition: int, first: int | None, end: int, of: _Object) -> None:
+        """Notes the offsets *first* to before *end*, if there are any, as missing."""
+        if first is None or first >= end:
+            return
         if self._strict:
             raise SourceUnusable(
                 f"{log}, partition {partition}: the offsets {first} to {end - 1} are missing "
@@ -238,6 +251,11 @@ class ArchiveRange:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
+
+
+def _natural(path: str) -> list[int | str]:
+    """A path by whose key `day=9` comes before `day=10`."""
+    return [int(each) if n % 2 else each for n, each in enumerate(re.split("([0-9]+)", path))]
 
 
 def add_gap(gaps: list[tuple[int, int]], first: int, end: int) -> None:
