@@ -101,9 +101,17 @@ def text(pattern: str, accepts: str) -> Kind:
     def read(raw: object) -> str:
         if not isinstance(raw, str) or not re.fullmatch(pattern, raw):
             raise ValueError
+        raw.encode()  # other bytes of the environment
         return raw
 
     return Kind(accepts, read)
+
+
+def _read_host(raw: object) -> str:
+    if not isinstance(raw, str) or not raw or not raw.isprintable():
+        raise ValueError
+    raw.encode("idna")  # as the look-up does
+    return raw
 
 
 def optional(kind: Kind) -> Kind:
@@ -152,57 +160,44 @@ def _read_numbers_or_file(raw: object) -> tuple[float, ...] | str:
     return tuple(_finite(part.strip() if isinstance(part, str) else part) for part in parts)
 
 
-def _pairs(raw: object, parts_of: Callable[[str], Any]) -> dict[Any, Any]:
-    """Values by unique names; *parts_of* divides the text of a pair. Raises ValueError."""
+def _pairs(raw: object) -> dict[str, Any]:
+    """Raw values by unique names. Raises ValueError."""
     if isinstance(raw, str):
-        texts = raw.split(",") if raw else []
-        raw = dict(map(parts_of, texts))
-        if len(raw) < len(texts):
-            raise ValueError
-    if not isinstance(raw, dict):
+        pairs: list[tuple[Any, ...]] = [part.rpartition("=")[::2] for part in split_names(raw)]
+        pairs = pairs if raw else []
+    elif isinstance(raw, dict):
+        pairs = [*raw.items()]
+    else:
         raise ValueError
-    return raw
+    found = {str(name).strip(): value for name, value in pairs}
+    if len(found) < len(pairs) or "" in found:
+        raise ValueError
+    return found
 
 
-def _named(accepts: str, number: Callable[[float], float], maximum: float) -> Kind:
-    """Numbers from 0 to *maximum* by unique names; *number* raises ValueError for others."""
-
-    def read(raw: object) -> tuple[tuple[str, float], ...]:
-        pairs = _pairs(raw, lambda part: part.split("=", 1))
-        found = tuple((str(name).strip(), number(_finite(raw))) for name, raw in pairs.items())
-        if not all(name and 0 <= value <= maximum for name, value in found):
-            raise ValueError
-        return found
-
-    return Kind(accepts, read)
+def _named(accepts: str, read: Callable[[object], object]) -> Kind:
+    """Values by unique names; *read* raises ValueError for others."""
+    return Kind(accepts, lambda raw: tuple((k, read(v)) for k, v in _pairs(raw).items()))
 
 
 def named_choices(*choices: str) -> Kind:
     """One of *choices* by unique names."""
-
-    def read(raw: object) -> tuple[tuple[str, str], ...]:
-        pairs = _pairs(raw, lambda part: part.rpartition("=")[::2])
-        found = tuple((str(name).strip(), chosen) for name, chosen in pairs.items())
-        if not all(name and chosen in choices for name, chosen in found):
-            raise ValueError
-        return found
-
     either = " or ".join(f"NAME={choice}" for choice in choices)
-    return Kind(f"{either}, with commas; or none", read)
+    return _named(f"{either}, with commas; or none", choice(*choices).read)
 
 
 def _read_transforms(raw: object) -> tuple[tuple[str, str], ...]:
-    pairs = _pairs(raw, lambda part: part.rpartition("=")[::2])
-    found = {str(name).strip(): str(text).strip() for name, text in pairs.items()}
-    if len(found) < len(pairs) or len(found) > MAX_TEXTS or "" in found:
+    found = {name: str(text).strip() for name, text in _pairs(raw).items()}
+    if len(found) > MAX_TEXTS:
         raise ValueError
     for text in found.values():
         Transform.parse(text)
     return tuple(sorted(found.items()))
 
 
-def _whole(value: float) -> int:
-    if not value.is_integer():
+def _read_count(raw: object) -> int:
+    value = number(minimum=0).read(raw)
+    if not isinstance(value, float) or not value.is_integer():
         raise ValueError
     return int(value)
 
@@ -213,6 +208,7 @@ def _texts(raw: object) -> tuple[str, ...]:
     if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
         raise ValueError
     texts = tuple(part.strip() for part in parts)
+    "".join(texts).encode()  # other bytes of the environment
     if len(set(texts)) < len(texts) or not all(texts) or len(texts) > MAX_TEXTS:
         raise ValueError
     return texts
@@ -234,8 +230,10 @@ def _read_pairs(raw: object) -> tuple[str, ...]:
 
 
 DURATION = integer(0)
-NAMED_SHARES = _named("NAME=SHARE with commas, shares from 0 to 1; or none", float, 1)
-NAMED_COUNTS = _named("NAME=COUNT with commas, whole numbers from 0; or none", _whole, inf)
+NAMED_SHARES = _named(
+    "NAME=SHARE with commas, shares from 0 to 1; or none", number(minimum=0, maximum=1).read
+)
+NAMED_COUNTS = _named("NAME=COUNT with commas, whole numbers from 0; or none", _read_count)
 TRANSFORMS = Kind(f"FEATURE={ACCEPTED}, with commas; or none", _read_transforms)
 NUMBERS_OR_FILE = Kind(
     "numbers, a list or with commas; or a file, *.json; or none", _read_numbers_or_file
@@ -259,6 +257,8 @@ FOLDER_URL = text(
     "file://, s3://, gs:// or abfs:// and a folder, without a password",
 )
 LINE = text(r"[^\0\r\n]+", "a text of one line")
+GROUP = text(r"[^\0\r\n]{1,1000}", "a text of one line, up to 1000 characters")
+HOST = Kind("a host name or an address", _read_host)
 _NAME = r"[a-zA-Z0-9._-]{1,249}"
 _CHARACTERS = "1 to 249 of the characters a-z A-Z 0-9 . _ -"
 TOPIC = text(_NAME, f"a topic: {_CHARACTERS}")

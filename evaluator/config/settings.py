@@ -11,6 +11,8 @@ from evaluator.config.checks import check
 from evaluator.config.kinds import (
     DURATION,
     FOLDER_URL,
+    GROUP,
+    HOST,
     LEVELS,
     LINE,
     MEASURES,
@@ -161,7 +163,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         TOPIC,
         "topic of the judgments, whole; `topic_prefix` precedes the default name only",
     )
-    group_id: str = _input("evaluator", LINE, "consumer group of the workers")
+    group_id: str = _input("evaluator", GROUP, "consumer group of the workers")
     session_timeout_ms: int = _input(
         20_000,
         integer(1_000, 86_400_000),
@@ -442,7 +444,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     )
     emit_query: bool = _output(True, SWITCH, "`off` omits the text of the query from all outputs")
 
-    http_host: str = _http("127.0.0.1", LINE, "address to listen on; `0.0.0.0` for all")
+    http_host: str = _http("127.0.0.1", HOST, "address to listen on; `0.0.0.0` for all")
     http_port: int = _http(9464, integer(0, 65_535), "port to listen on; 0 for any free one")
     http_max_connections: int = _http(
         64,

@@ -673,7 +673,7 @@ def test_links_are_exported_if_one_of_them_is_set():
         assert [sample.labels for each in found for sample in each.samples] == expected
 
 
-@pytest.mark.parametrize("version", ['"1.0.0"', "abc", "1..0"])
+@pytest.mark.parametrize("version", ['"1.0.0"', "abc", "1..0", "9" * 5_000])
 def test_a_version_that_is_no_number_is_answered_with_the_text_format(version: str) -> None:
     accept = f"application/openmetrics-text; version={version}"
     assert exposition(CollectorRegistry(), accept)[1].startswith("text/plain; version=0.0.4")

@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+import os
 import random
 
 import pytest
@@ -582,3 +583,18 @@ def test_a_file_that_is_not_empty_is_kept_unless_forced(fit, tmp_path, capsys):
     assert [path.name for path in written.parent.iterdir()] == ["weights.json"]
     assert main([*command[:2], f"--out={tmp_path}"]) == 2
     assert main([*command[:2], f"--out={samples}/below/w.json"]) == 2
+
+
+def test_a_link_is_followed_and_a_special_file_is_kept(fit, tmp_path, capsys):
+    rows = flat(seeded_groups(3))
+    assert fit(rows)[0] == 0
+    pipe, link, target = (tmp_path / name for name in ("pipe", "link", "target.json"))
+    os.mkfifo(pipe)
+    link.symlink_to(target)
+    command = ["fit", f"--samples={tmp_path / 'samples.ndjson'}", *PLAIN, "--epochs=1", "--force"]
+    assert main([*command, f"--out={pipe}"]) == 2
+    assert "is a device or a pipe. Name a file." in capsys.readouterr().err
+    assert pipe.is_fifo()
+    assert main([*command, f"--out={link}"]) == 0
+    assert link.is_symlink()
+    assert target.is_file()

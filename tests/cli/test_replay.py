@@ -1,6 +1,7 @@
 """`evaluator replay`: its report, and its refusals before it begins."""
 
 import json
+import os
 
 import pytest
 
@@ -76,6 +77,18 @@ def test_an_existing_file_for_prometheus_is_replaced_with_force_only(replay, tmp
     assert not (tmp_path / "out").exists()
     assert replay("--openmetrics", str(file), "--force")[0] == 0
     assert file.read_text().endswith("# EOF\n")
+
+
+def test_a_link_for_prometheus_is_followed_and_a_special_file_is_kept(replay, tmp_path):
+    pipe, link, target = (tmp_path / name for name in ("pipe", "link", "target.om"))
+    os.mkfifo(pipe)
+    link.symlink_to(target)
+    code, _, err = replay("--openmetrics", str(pipe), "--force")
+    assert (code, pipe.is_fifo()) == (2, True)
+    assert "is a device or a pipe. Name a file." in err
+    assert replay("--openmetrics", str(link))[0] == 0
+    assert link.is_symlink()
+    assert target.read_text().endswith("# EOF\n")
 
 
 def test_a_file_for_prometheus_may_be_in_the_result_directory(replay, tmp_path):

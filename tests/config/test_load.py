@@ -414,3 +414,36 @@ def test_the_example_of_a_setting_is_accepted(subtests):
             assert load_settings(
                 environment={}, assignments=[*smallest, *partner, f"{name}={example}"]
             )
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("p[rel=2]@10=0.3", (("p[rel=2]@10", 0.3),)),
+        ("mrr=0.1, fbeta[2,rel=2]@10=0.2", (("mrr", 0.1), ("fbeta[2,rel=2]@10", 0.2))),
+    ],
+)
+def test_a_share_may_be_of_a_measure_with_parameters(written, meant):
+    names = "measures=mrr,ndcg@10,p[rel=2]@10,fbeta[2,rel=2]@10"
+    assignments = [names, f"alarm_objectives={written}"]
+    settings = load_settings(environment={}, assignments=assignments)
+    assert settings.alarm_objectives == meant
+
+
+@pytest.mark.parametrize(
+    "name", ["source_weights", "source_max_judgments", "grades_merge_by_source"]
+)
+def test_a_source_is_named_once(name):
+    value = "last" if name == "grades_merge_by_source" else "1"
+    with pytest.raises(ConfigError, match=name):
+        load_settings(environment={}, assignments=[f"{name}=a={value}, a={value}"])
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["http_host=a..b", f"http_host={'x' * 70}", f"group_id={'x' * 40_000}"]
+    + [f"{name}=\udcff" for name in ("http_host", "group_id", "alarm_rankers", "state_dir")],
+)
+def test_a_text_that_no_library_takes_is_refused(written):
+    with pytest.raises(ConfigError, match="Accepted"):
+        load_settings(environment={}, assignments=[written])

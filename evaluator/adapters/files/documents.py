@@ -49,8 +49,8 @@ def result_lines(
 class NewFile:
     """A file that is written completely or not at all; creates its parents.
 
-    Raises ResultsUnusable if the file exists and is not empty, unless *force*, and if it cannot be
-    written.
+    Raises ResultsUnusable if the file exists and is not empty, unless *force*, if it is a device
+    or a pipe, and if it cannot be written. A link stays, and its target is written.
     """
 
     def __init__(self, path: Path, *, force: bool) -> None:
@@ -58,6 +58,8 @@ class NewFile:
         try:
             if path.is_dir():
                 raise ResultsUnusable(f"--out {path} is a directory. Name a file.")
+            if path.exists() and not path.is_file():
+                raise ResultsUnusable(f"--out {path} is a device or a pipe. Name a file.")
             if not force and path.exists() and path.stat().st_size:
                 raise ResultsUnusable(
                     f"--out {path} is not empty. Name another file, or add --force to replace it."
@@ -67,12 +69,13 @@ class NewFile:
 
     def write(self, text: bytes) -> None:
         """Writes a hidden file beside the path, and renames it."""
-        hidden = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        path = Path(os.path.realpath(self._path))
+        hidden = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 hidden.write_bytes(text)
-                hidden.replace(self._path)
+                hidden.replace(path)
             finally:
                 hidden.unlink(missing_ok=True)
         except OSError as error:

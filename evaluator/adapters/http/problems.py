@@ -216,7 +216,7 @@ def _room(snapshot: Snapshot, resources: Resources) -> Iterator[Problem]:
         )
     largest, share = resources.state_limit, limit("store_share_limit")
     for view in snapshot:
-        if largest is not None and view.state_bytes > share * largest:
+        if largest is not None and view.state_bytes / share > largest:
             yield Problem(
                 *("EvaluatorStoreNearLimit", "warning"),
                 f"The store of task {view.task} takes {_percent(view.state_bytes, largest)} of "
