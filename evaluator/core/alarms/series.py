@@ -142,7 +142,13 @@ class AlarmSeries:
         return AlarmEvent("off", end_ms, alarm)
 
     def _is_over(self, alarm: Alarm, end_ms: int) -> bool:
-        return any(_clears(look, alarm, end_ms) for look in self.looks)
+        gone = self._is_gone(hour_before(end_ms))
+        return gone or any(_clears(look, alarm, end_ms) for look in self.looks)
+
+    def _is_gone(self, hour: int) -> bool:
+        """Whether there was no query for a week, as after a model was removed."""
+        week = range(hour, hour - WEEK_HOURS, -1)
+        return not any(self.hourly.of(each).queries for each in week)
 
     # The reference
 

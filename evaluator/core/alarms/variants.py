@@ -2,7 +2,6 @@
 
 from typing import Final
 
-from evaluator.core.alarms.alarm import Alarm
 from evaluator.core.alarms.look import Hour, Look, hours_beside, look_at
 from evaluator.core.alarms.reference import Reference, constant_reference
 from evaluator.core.alarms.rules import AlarmRules
@@ -37,12 +36,11 @@ class VariantsSeries(AlarmSeries):
         self.other.close(hour_before(end_ms))
         return super().tick(end_ms)
 
-    def _is_over(self, alarm: Alarm, end_ms: int) -> bool:
-        hour = hour_before(end_ms)
+    def _is_gone(self, hour: int) -> bool:
+        """Whether one of both had no query for a day."""
         day = range(hour, hour - DAY_HOURS, -1)
         both = self.hourly, self.other
-        is_gone = any(not any(of.of(each).queries for each in day) for of in both)
-        return is_gone or super()._is_over(alarm, end_ms)
+        return any(not any(of.of(each).queries for each in day) for of in both)
 
     def _reference_at(self, hour: int) -> Reference | None:
         """The variance is that of a query of the first variant."""

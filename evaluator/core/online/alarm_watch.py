@@ -132,7 +132,7 @@ class AlarmWatch:
 
     @property
     def _is_idle(self) -> bool:
-        """Whether ticks without queries change nothing: an alarm without any stays on."""
+        """Whether ticks without queries change nothing: alarms have ended long before."""
         sums = (each for of in self.series.values() for each in of.sums.values())
         return not self._commands and all(each.is_empty for each in sums)
 

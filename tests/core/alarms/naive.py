@@ -219,7 +219,7 @@ class Naive:
         return sum([of[1] for of in sums]) / (n * 2**40)
 
     def gone(self, h):
-        return False
+        return not any(self.hours.get(k, (0,))[0] for k in range(h - 167, h + 1))
 
     def begin(self, h):
         """Windows begin after this hour."""

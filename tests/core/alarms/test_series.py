@@ -163,6 +163,14 @@ def test_a_few_unjudged_queries_among_thousands_are_no_alarm(n_unjudged):
     assert (event is not None) == (n_unjudged == 4)
 
 
+def test_an_alarm_ends_after_a_week_without_queries():
+    series, now = watched()
+    assert [event.name for event in feed(series, range(now, now + 3), 0.3)] == ["on"]
+    assert not feed(series, range(now + 3, now + 2 + 168), None)
+    (event,) = feed(series, range(now + 2 + 168, now + 4 + 168), None)
+    assert (event.name, event.time_ms) == ("off", (now + 3 + 168) * HOUR_MS)
+
+
 def test_differences_have_no_skew():
     series, now = watched(kind="pair", value=0.9)
     feed(series, range(now, now + 1), 0.9)

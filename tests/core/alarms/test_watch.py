@@ -398,14 +398,17 @@ def test_a_long_gap_without_queries_is_closed_at_once(world):
     assert watch.view().tick_end_ms == later.event_time_ms - later.event_time_ms % TICK_MS
 
 
-def test_a_gap_of_many_thousand_years_is_closed_at_once_while_an_alarm_is_on(small):
+def test_a_gap_of_many_thousand_years_is_closed_at_once_and_ends_alarms_after_a_week(small):
     watch = watched(batches(small, 0))
     on = {name for name, series in watch.series.items() if series.alarm is not None}
     assert on
-    watch_ms, result = small[-1].event_time_ms * 1_000, WatchResult()
-    watch.close_until(watch_ms, result)
+    last_ms, result = small[-1].event_time_ms, WatchResult()
+    watch.close_until(last_ms * 1_000, result)
     assert result.n_ticks < 2.2 * 4 * 1_368
-    assert on == {name for name, series in watch.series.items() if series.alarm is not None}
+    assert on == {event.series for event in result.events if event.name == "off"}
+    hours = [(event.time_ms - last_ms) / HOUR_MS for event in result.events]
+    assert 167 < max(hours) <= 169  # those of variants end after a day
+    assert not any(series.alarm for series in watch.series.values())
 
 
 def test_an_exclusion_holds_for_series_that_are_created_after_it(small):
