@@ -271,7 +271,7 @@ class KafkaLeadership:
 
     @_unless_stopped
     async def publish(self, records: Sequence[tuple[LeaderOutput, OutputRecord]]) -> None:
-        """Makes all of these visible, or none. A value b"" deletes a key of `weights`.
+        """Makes all of these visible, or none. A value b"" deletes a key.
 
         Raises Fenced, SourceUnusable, and SourceUnavailable if the outcome is unknown.
         """
