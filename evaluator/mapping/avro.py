@@ -45,7 +45,7 @@ def compiled(answer: Answer, mapping: LogMapping) -> Callable[[bytes], Any]:
     """The decoder of a schema, for any mapping. Raises SchemaUnusable."""
     del mapping
     from fastavro import schemaless_reader  # noqa: PLC0415 - of an extra
-    from fastavro.read import LOGICAL_READERS  # noqa: PLC0415
+    from fastavro.read import LOGICAL_READERS  # noqa: PLC0415 - of an extra
 
     LOGICAL_READERS.update(dict.fromkeys((f"bytes-{_DECIMAL}", f"fixed-{_DECIMAL}"), _decimal))
     parsed, _ = _schema_of(answer)
