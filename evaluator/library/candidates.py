@@ -3,6 +3,7 @@
 import heapq
 from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
+from numbers import Integral
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -133,7 +134,7 @@ def details(
     {'q': Detail(rank=3, top=[('b', 0.9), ('c', 0.5)])}
     """
     given: Any = top
-    if not (isinstance(given, int) and top >= 0):
+    if not (isinstance(given, Integral) and top >= 0):
         raise InvalidInputError(f"top is {top!r}; it must be a whole number, 0 or more.")
     rel = least_relevant(rel)
     if is_arrays(qrels, run):

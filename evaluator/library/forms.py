@@ -165,8 +165,13 @@ def _frame_rows(
                 f"the frame of the {name} has the columns {', '.join(map(str, present))}, and none "
                 f"called {' or '.join(names)}. Rename one."
             )
+        if present.count(column) > 1:
+            raise InvalidInputError(
+                f"the frame of the {name} has several columns {column}. Keep one of them."
+            )
         columns.append(frame[column].to_list())
-    query_ids, candidate_ids, numbers = columns
+    query_ids, candidate_ids, cells = columns
+    numbers: list[Any] = [None if is_missing(cell) else cell for cell in cells]
     return zip(_texts(query_ids, name), _texts(candidate_ids, name), numbers, strict=True)
 
 

@@ -307,3 +307,21 @@ def test_ids_of_several_types_may_have_subtopics():
         qrels, qrels, "alpha_ndcg@5", subtopics={"q": {1: ["x"], "a": ["y"]}}
     )
     assert found.mean == {"alpha_ndcg@5": 1.0}
+
+
+def test_a_missing_cell_is_no_grade_and_no_score():
+    pandas = pytest.importorskip("pandas")
+    rows = {"query_id": ["q", "q"], "candidate_id": ["a", "b"]}
+    judged = pandas.DataFrame({**rows, "grade": pandas.array([1, None], "Int64")})
+    run = {"q": {"a": 2.0, "b": 1.0}}
+    assert evaluator.evaluate(judged, run, "mrr,judged@2").mean == {"mrr": 1.0, "judged@2": 0.5}
+    ranked = pandas.DataFrame({**rows, "score": [2.0, float("nan")]})
+    with pytest.raises(evaluator.InvalidInputError, match="score"):
+        evaluator.evaluate({"q": {"a": 1}}, ranked, "mrr")
+
+
+def test_a_column_that_is_there_twice_is_refused():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame([["q", "a", 1, 2]], columns=["query_id", "doc_id", "score", "score"])
+    with pytest.raises(evaluator.InvalidInputError, match="several columns score"):
+        evaluator.evaluate({"q": {"a": 1}}, frame, "mrr")
