@@ -253,8 +253,9 @@ class Mapper:
         self._progress = await self._source.progress()
         ends = {partition: each.end for partition, each in self._progress.items()}
         for reading in self.readings.values():
-            if reading.backlog is not None and reading.backlog.ends is None:
-                reading.backlog.ends = ends
+            if reading.backlog is not None:  # new partitions and logs have their first known end
+                known = reading.backlog.ends or {}
+                reading.backlog.ends = {p: min(end, known.get(p, end)) for p, end in ends.items()}
 
     def _limit_ms(self, ends: Mapping[Partition, int]) -> float:
         """The clock up to which records may be written; partitions read up to *ends* have none."""

@@ -27,7 +27,7 @@ _LONG_INTEGER_DIGITS: Final = 2_500
 """Integers from 2^63 are padded texts in SQLite, which orders texts after integers."""
 
 ROWS_PER_BLOCK: Final = 1_000
-_HIDDEN: Final = ".replay-"
+_HIDDEN: Final = ".evaluator-replay-"
 
 DERIVED: Final = (
     "evaluations.parquet",

@@ -380,3 +380,37 @@ async def test_a_busy_partition_without_timestamps_holds_back_no_other():
         topics.found = [[*[batch("rankings", 0, 50)][turn:], bad]]
         await mapper._turn()
     assert topics.written == [50]
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        {("judgments", 5): progress(9, 9, clock_ms=1), ("judgments", 6): Progress(None, 0)},
+        {("judgments", 5): progress(2, 2, clock_ms=1)},
+    ],
+    ids=["a new partition", "a shorter log"],
+)
+async def test_waiting_records_count_partitions_that_change_meanwhile(later):
+    topics = Topics({("rankings", 0): 1})
+    log = read_document(MAPPING, "m.toml").logs["rankings"]
+    stage = Stage(log, max_future_skew_ms=0), lambda of: decode_rankings(of, max_future_skew_ms=0)
+    names = {"rankings": "a", "judgments": "b"}
+    settings = MapperSettings(
+        group_id="g", topic_names=names, max_lead_ms=10, repeats=RepeatRules(1)
+    )
+    mapper = Mapper(topics, topics, {"rankings": {"rankings": stage}}, settings)
+    own, others = topics.progress, {("judgments", 5): progress(5, 9, clock_ms=1)}
+
+    async def found():
+        return {**await own(), **others}
+
+    topics.progress, topics.found = found, [[batch("rankings", 0, 50)]]
+    for _ in range(3):
+        await mapper._turn()
+    assert not topics.written
+    others.clear()
+    others.update(later)
+    for _ in range(3):
+        mapper._committed_at = 0
+        await mapper._turn()
+    assert topics.written == [50]

@@ -131,10 +131,10 @@ def test_a_full_disk_gives_one_sentence_and_leaves_no_files(tmp_path, small_disk
 
 
 def test_what_a_killed_replay_has_left_is_removed_and_a_running_one_is_not(tmp_path):
-    (tmp_path / "out" / ".replay-killed").mkdir(parents=True)
+    (tmp_path / "out" / ".evaluator-replay-killed").mkdir(parents=True)
     with ResultDirectory(tmp_path / "out", force=False):
         (running,) = (tmp_path / "out").iterdir()
-        assert running.name != ".replay-killed"
+        assert running.name != ".evaluator-replay-killed"
         with (
             pytest.raises(ResultsUnusable, match="not empty"),
             ResultDirectory(tmp_path / "out", force=False),

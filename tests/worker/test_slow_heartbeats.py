@@ -1,8 +1,12 @@
 """A log that accepts no heartbeat, as one with too few replicas, delays nothing else."""
 
 import asyncio
+from types import SimpleNamespace
+
+from structlog.testing import capture_logs
 
 from evaluator.adapters.memory import MemorySource
+from evaluator.worker.heartbeats import Heartbeats
 from tests.waiting import eventually
 from tests.worker.harness import WorkerHarness, positions
 from tests.worker.test_broker_clock import now_ms
@@ -35,3 +39,20 @@ async def test_a_heartbeat_that_is_not_accepted_delays_no_records():
             assert not worker.readiness()
         finally:
             source.ended.set()
+
+
+class Refusing(MemorySource):
+    async def append_heartbeat(self, partition, timestamp_ms):
+        return False
+
+
+async def test_a_refusal_is_logged_again_when_another_task_has_come():
+    heartbeats = Heartbeats(Refusing(WorkerHarness(2).broker), enabled=True)
+    with capture_logs() as logs:
+        for number in (0, 0, 1):
+            task = SimpleNamespace(number=number, idle_since={}, needs_heartbeat=lambda *_, **__: 1)
+            await heartbeats.append_due([task], begin_at=0.0)
+            while (await asyncio.sleep(0)) or not heartbeats._appending.done():
+                pass
+    refused = [line["partition"] for line in logs if line["event"] == "heartbeat_refused"]
+    assert refused == [0, 1]
