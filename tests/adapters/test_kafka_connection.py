@@ -160,3 +160,19 @@ def test_permanent_errors_are_unusable(error, message):
 def test_errors_that_an_outage_may_cause_are_unavailable(error, message):
     with pytest.raises(SourceUnavailable, match=message), translated("connecting to b:1"):
         raise error
+
+
+def test_files_that_were_usable_are_being_replaced(authority):
+    """A certificate is there before its key: whoever reads them tries again."""
+    certfile, keyfile = authority.issue("owner")
+    files = {"ssl_certfile": str(certfile), "ssl_keyfile": str(keyfile)}
+    connection = Connection("127.0.0.1:9", security_protocol="SSL", **files)
+    former = keyfile.read_bytes()
+    connection.security()
+    authority.issue("owner")
+    new = keyfile.read_bytes()
+    keyfile.write_bytes(former)
+    with pytest.raises(SourceUnavailable, match="key values mismatch"):
+        connection.security()
+    keyfile.write_bytes(new)
+    connection.security()

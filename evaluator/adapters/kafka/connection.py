@@ -114,7 +114,7 @@ class Connection(Struct, frozen=True):
         return f"Connection(bootstrap={self.bootstrap!r})"
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments of every client of aiokafka. Raises SourceUnusable for unusable files."""
+        """The arguments of every client of aiokafka. Raises as `security`."""
         return {
             "bootstrap_servers": self.bootstrap,
             "client_id": CLIENT_ID,
@@ -123,7 +123,21 @@ class Connection(Struct, frozen=True):
         }
 
     def security(self) -> dict[str, Any]:
-        """The security arguments alone. Raises SourceUnusable for unusable files."""
+        """The security arguments alone.
+
+        Raises SourceUnusable for unusable files, and SourceUnavailable if they were usable earlier:
+        then they are being replaced, one after the other.
+        """
+        try:
+            arguments = self._security()
+        except SourceUnusable as error:
+            if self in _USED:
+                raise SourceUnavailable(str(error)) from error
+            raise
+        _USED.add(self)
+        return arguments
+
+    def _security(self) -> dict[str, Any]:
         arguments: dict[str, Any] = {"security_protocol": self.security_protocol}
         if self.security_protocol in {"SSL", "SASL_SSL"}:
             arguments["ssl_context"] = self._ssl_context()
@@ -161,6 +175,10 @@ class Connection(Struct, frozen=True):
             return read_password(self.sasl_password_file, "sasl_password_file")
         except ValueError as error:
             raise SourceUnusable(str(error)) from None
+
+
+_USED: Final = set[Connection]()
+"""Connections whose files could be used once."""
 
 
 def _digest(name: str | None) -> bytes | None:
