@@ -67,6 +67,7 @@ def test_the_alert_still_fires_a_day_after_the_last_deployment_vanished(tmp_path
 
 COUNTED = {
     "EvaluatorInputLost": ("evaluator_input_records_lost_total", {"topic": "rankings"}),
+    "EvaluatorOutputRefused": ("evaluator_dead_letters_total", {"reason": "oversize_output"}),
     "EvaluatorStateRebuilt": ("evaluator_quarantined_stores_total", {"task": "1"}),
     "EvaluatorWeightsChanged": (
         "evaluator_weights_releases_total",

@@ -9,6 +9,8 @@ from typing import Final
 
 from msgspec import Struct, field
 
+_ROUNDING: Final = 1e-9
+"""A share that is exceeded by less is reached: shares such as 0.3 and 0.7 are rounded."""
 OTHERS: Final = ""
 """The common source group of all sources without a rule."""
 
@@ -78,7 +80,11 @@ def _with_shares_capped(
         left = 1.0 - sum(shares[group] for group in sorted(capped))
         whole = free / left if free > 0 and left > 0 else 0.0
         limits = {group: shares[group] * whole for group in totals}
-        above = {group for group in totals.keys() - capped if totals[group] > limits[group]}
+        above = {
+            group
+            for group in totals.keys() - capped
+            if totals[group] > limits[group] * (1 + _ROUNDING)
+        }
         if not above:
             return {
                 group: min(total, limits[group]) if group in capped else total
