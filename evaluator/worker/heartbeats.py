@@ -45,16 +45,14 @@ class Heartbeats:
             if not self._appending.done():
                 return
             self._appending.result()
-        due: list[Partition] = []
-        kept = set[Partition]()
+        due, owned = list[Partition](), set[Partition]()
         for task in tasks:
             for log_name in LOGS:
-                if (log_name, task.number) in self._refused:
-                    kept.add((log_name, task.number))
+                owned.add((log_name, task.number))
                 if task.needs_heartbeat(log_name, now=now, broker_ms=broker_ms):
                     task.idle_since[log_name] = now
                     due.append((log_name, task.number))
-        self._refused = kept  # without those of revoked tasks
+        self._refused &= owned
         self._appending = asyncio.create_task(self._append(due, broker_ms)) if due else None
 
     async def _append(self, partitions: Iterable[Partition], timestamp_ms: int) -> None:

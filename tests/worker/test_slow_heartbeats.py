@@ -52,7 +52,6 @@ async def test_a_refusal_is_logged_again_when_another_task_has_come():
         for number in (0, 0, 1):
             task = SimpleNamespace(number=number, idle_since={}, needs_heartbeat=lambda *_, **__: 1)
             await heartbeats.append_due([task], begin_at=0.0)
-            while (await asyncio.sleep(0)) or not heartbeats._appending.done():
-                pass
+            await heartbeats._appending
     refused = [line["partition"] for line in logs if line["event"] == "heartbeat_refused"]
     assert refused == [0, 1]
