@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from evaluator.cli.live import GC_THRESHOLD
 from evaluator.core.engine.engine import Engine
 from evaluator.core.join.rules import JoinRules
 from evaluator.core.measures import MeasureSet
@@ -26,7 +27,6 @@ from evaluator.wire.records import Records
 
 MEASURES = ["ndcg@10", "map@10", "mrr", "p@1"]
 DAY_MS = 86_400_000
-GC_THRESHOLD = (200_000, 50, 50)  # as the worker sets it
 
 
 class Batch(NamedTuple):

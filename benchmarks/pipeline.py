@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from benchmarks.meter import Stages, peak_mb
 from benchmarks.stages import charge_core
 from benchmarks.world import Message, make_world
+from evaluator.cli.live import GC_THRESHOLD
 from evaluator.core.engine.engine import Emits, Engine
 from evaluator.core.join.changes import DiskTier
 from evaluator.core.join.rules import JoinRules
@@ -38,7 +39,6 @@ MEASURES = ["top1", "top3", "mrr", "ndcg@10", "map@10"]
 SKEW_MS = 300_000
 MATURITY_MS = 3_600_000
 WINDOW_MS = 60_000
-GC_THRESHOLD = (100_000, 20, 100)  # rarely, as the worker sets it
 
 
 class Stopwatch:

@@ -36,7 +36,7 @@ OUTPUTS = {
     "weights": "compact",
     "weights-log": "delete",
     "alarms": "compact",
-    "alarm-commands": "compact",
+    "alarm-commands": "delete",
     "schemas": "compact",
 }
 LONE = ("weights", "weights-log", "alarms", "alarm-commands", "schemas")

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 from msgspec.structs import replace
@@ -58,6 +58,8 @@ if TYPE_CHECKING:
     from evaluator.leader import Leader
 
 log = structlog.get_logger(__name__)
+
+GC_THRESHOLD: Final = (200_000, 50, 50)
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
@@ -269,5 +271,5 @@ def tune_interpreter() -> None:
 
     Other threads, which write the text of scrapes, give way to the loop after a millisecond.
     """
-    gc.set_threshold(200_000, 50, 50)
+    gc.set_threshold(*GC_THRESHOLD)
     sys.setswitchinterval(0.001)

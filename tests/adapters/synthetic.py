@@ -259,6 +259,7 @@ class FixedViews:
     def status(self) -> Mapping[str, Any]:
         now_ms = int(time.time() * 1000) if self.now_ms is None else self.now_ms
         settings = {"maturity_ms": 3_600_000, "out_of_orderness_ms": 300_000, **self.settings}
+        settings.setdefault("max_future_skew_ms", 300_000)
         return status_document(
             self.snapshot(),
             version="1.2.3",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import urlencode, urlsplit
 
 import aiohttp
@@ -23,6 +23,7 @@ from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.types.records import SERVED
 from evaluator.exposition.colours import colours
 from evaluator.exposition.snapshot import Snapshot, WorstQuery
+from evaluator.wire.outputs.output_models import Reason
 from tests.adapters.synthetic import (
     HOSTILE,
     MEASURES,
@@ -382,6 +383,38 @@ def test_a_fresh_page_draws_the_chart_at_once(tmp_path: Path) -> None:
             "Nothing has settled in this time: running means, without the zeros of silent queries."
         )
     )
+
+
+@pytest.mark.browser
+def test_a_measure_is_drawn_by_any_of_its_spellings(tmp_path: Path) -> None:
+    steps = [
+        one_task(quality(("ranker", ""), SERVED, queries=n, value=0.5, measures=["rbp[0.8]"]))
+        for n in (0, 10, 20)
+    ]
+    page = visit(FixedViews(steps[-1], measures=["rbp[0.80]"]), tmp_path, before=steps).page
+    assert "rbp[0.80]. served, settled: from" in page.by_id("chart").attributes["aria-label"]
+
+
+@pytest.mark.browser
+async def test_values_above_one_are_inside_the_chart(tmp_path: Path) -> None:
+    async def use() -> None:
+        server = HttpServer(FixedViews(by_level(), measures=["mrr"]), host="127.0.0.1", port=0)
+        await server.start()
+        try:
+            async with tab_of(f"http://127.0.0.1:{server.port}/", tmp_path) as tab:
+                await tab.until("typeof calm === 'function'")
+                assert await tab.value("calm(2, 3).join()") == "1.95,3.05"
+                assert await tab.value("calm(0.98, 1).join()") == "0.96,1"
+        finally:
+            await server.stop()
+
+    await finished(use())
+
+
+def test_every_outcome_and_reason_has_its_meaning_on_the_page() -> None:
+    script = page_file("page.js")
+    for reason in get_args(Reason):
+        assert f"\n  {reason}: " in script or f"\n    {reason}: " in script, reason
 
 
 class Tab:

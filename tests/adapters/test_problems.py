@@ -230,3 +230,20 @@ def test_critical_problems_are_first_and_severities_equal_those_of_the_alerts():
     named = {problem.alert: problem.severity for problem in found}
     assert len(named) == 13
     assert named == {name: rules[name]["labels"]["severity"] for name in named}
+
+
+def test_a_clock_ahead_is_a_problem_from_the_setting_on() -> None:
+    clocks = {"rankings": NOW_MS + 400_000, "judgments": NOW_MS}
+    snapshot = replace(one_task({}, clocks_ms=clocks), last_commit_ms=NOW_MS)
+
+    def found(setting_ms: int) -> list[str]:
+        return [
+            problem.alert
+            for problem in problems_of(
+                snapshot, Recent(), reasons=[], resources=Resources(), leader=None,
+                now_ms=NOW_MS, max_future_skew_ms=setting_ms,
+            )
+        ]  # fmt: skip
+
+    assert found(600_000) == []
+    assert found(300_000) == ["EvaluatorInputClockAhead"]

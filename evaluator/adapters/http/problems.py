@@ -85,10 +85,11 @@ def problems_of(
     resources: Resources,
     leader: LeaderView | None,
     now_ms: int,
+    max_future_skew_ms: float = 1000 * limit("input_clock_ahead_limit_seconds"),
 ) -> list[Problem]:
     """All problems, critical ones first; *reasons* are why the process is not ready."""
     found = [Problem("EvaluatorNotReady", "critical", reason) for reason in reasons]
-    ahead = ahead_warnings(snapshot, 1000 * limit("input_clock_ahead_limit_seconds"))
+    ahead = ahead_warnings(snapshot, max_future_skew_ms)
     found += [Problem("EvaluatorInputClockAhead", "critical", text) for text in ahead]
     found += [Problem("EvaluatorClockSkewed", "warning", text) for text in skew_warnings(snapshot)]
     found += _alarms(leader)

@@ -21,6 +21,8 @@ from evaluator.adapters.http.access import Access, HttpUnusable
 from evaluator.adapters.http.connections import Connections, Handler, Timeouts, busy_during_request
 from evaluator.adapters.http.history import HOURS_POINTS, ChartHistory, Series
 from evaluator.adapters.http.problems import Recent, problems_of
+from evaluator.core.measures import UnknownMeasureError
+from evaluator.core.measures.registry import parse_measure
 from evaluator.core.online.views import LeaderView
 from evaluator.exposition.colours import colours
 from evaluator.exposition.snapshot import Resources, Snapshot
@@ -250,6 +252,7 @@ class HttpServer:
             resources=self._views.resources(),
             leader=self._views.leader(),
             now_ms=document["now_ms"],
+            max_future_skew_ms=document["settings"]["max_future_skew_ms"],
         )
         return {**document, "problems": [problem._asdict() for problem in problems]}
 
@@ -278,6 +281,9 @@ class HttpServer:
         if not (after.isascii() and after.isdigit() and len(after) <= 19):
             return _json({"error": "after must be a time in epoch milliseconds."}, status=400)
         chosen = {name: text for name, text in request.query.items() if name in Series._fields}
+        if "measure" in chosen:
+            with suppress(UnknownMeasureError):  # of another package
+                chosen["measure"] = parse_measure(chosen["measure"]).canonical
         history = self.hours if request.query.get("window") == "hours" else self.history
         snapshot = self._views.snapshot()
         return _json(history.document(snapshot, after_ms=int(after), **chosen))

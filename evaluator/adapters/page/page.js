@@ -9,7 +9,6 @@ const MAX_TASK_ROWS = 256;
 const MAX_LEVEL_ROWS = 200;
 const asked = new URLSearchParams(location.search);
 const dark = matchMedia("(prefers-color-scheme: dark)");
-const CANONICAL = { "hit@1": "top1", "hit@3": "top3" };
 
 const MEANINGS = {
   rankings: {
@@ -28,7 +27,7 @@ const MEANINGS = {
     conflicting: "Another judgment with the same judgment_id. The first one counts.",
     late: "Came after the retention of their query. Kept in the dead letters.",
     orphan: "Their ranking did not come in time. Kept in the dead letters.",
-    over_limit: "Past the thousandth judgment of one query. Kept in the dead letters.",
+    over_limit: "Past the thousandth judgment, or the 10,000th candidate, of one query. Kept in the dead letters.",
     malformed: "Not a valid judgment. Kept with its reason in the dead letters.",
     heartbeat: "A record without a value. It only moves event time.",
     left_out: "Left out by the mapping.",
@@ -42,8 +41,11 @@ const REASONS = {
   limit: "More candidates, features, grades or bytes than allowed.",
   non_finite: "A number that is not finite.",
   mapping: "The mapping finds nothing, or a wrong type, at a path.",
+  registry: "Its schema is unknown to the registry, or cannot be used.",
   future: "A timestamp too far after the record's own.",
   ...MEANINGS.judgments,
+  conflicting: "Another ranking of a reserved key, or another judgment with the same judgment_id.",
+  oversize_output: "An output that its topic refused as too large.",
 };
 
 /** The alerts at whose limits a tile turns amber (warning) or red (critical). */
@@ -204,8 +206,7 @@ function chosenLines() {
 function chartQuery(after) {
   const chosen = chosenLines();
   if (!chosen) return null;
-  const { measure, ...rest } = chosen;
-  return new URLSearchParams({ ...rest, measure: CANONICAL[measure] || measure, after: String(after) }).toString();
+  return new URLSearchParams({ ...chosen, after: String(after) }).toString();
 }
 
 function takeChart(query, history) {
@@ -300,7 +301,7 @@ function chartOptions(names, trends, box) {
 function calm(low, high) {
   if (low === null) return [0, 1];
   const spare = Math.max(0.06 - (high - low), 0.1 * (high - low)) / 2;
-  return [Math.max(0, low - spare), Math.min(1, high + spare)];
+  return [Math.max(0, low - spare), high > 1 ? high + spare : Math.min(1, high + spare)];
 }
 
 function moveCursor(event) {
