@@ -22,12 +22,14 @@ from benchmarks.alarms import (
     hours,
     most_of,
     season,
+    skew,
     sums_of,
     walk,
 )
 from evaluator.core.alarms.rules import (
     CLEAR,
     CONSTANT,
+    LEAST_UNITS,
     MAX_VARIANCE_OF_MEAN,
     MIN_CONSTANT_QUERIES,
     MIN_VARIANCE,
@@ -66,8 +68,9 @@ class VariantRuns:
             both = (n > 0) & (n_other > 0)
             n, share = np.where(both, (n, n / n_other), 0.0)
             lack = np.where(both, (sums[0, 1] - share * sums[1, 1]) / STEP, 0.0)
+            mean = sums[1, 1, :, -168:].sum(1) / sums[1, 0, :, -168:].sum(1) / STEP
             begun = np.maximum.accumulate(both[:, -168:], axis=1)
-            changes, errors = np.full((2, len(WINDOWS), len(n)), np.nan)
+            changes, errors, limits = np.full((3, len(WINDOWS), len(n)), np.nan)
             for place, length in enumerate(WINDOWS):
                 of = n[:, -length:]
                 total = of.sum(1)
@@ -79,13 +82,21 @@ class VariantRuns:
                 error = np.sqrt(chance + self.rules.least_spread)
                 found = lack[:, -length:].sum(1) / total, error
                 changes[place], errors[place] = np.where(usable, found, np.nan)
-            self._latch(tick, changes, errors, (n, lack))
+                limits[place] = self.rules.thresholds[length]
+                limits[place] += skew(limits[place], mean, first / total, error)
+                lost = LEAST_UNITS * mean * sums[0, 4, :, -length:].sum(1) / total**2
+                limits[place] = np.fmax(limits[place], lost / error)
+            self._latch(tick, changes, errors, limits, (n, lack))
 
     def _latch(
-        self, tick: int, changes: FloatArray, errors: FloatArray, past: tuple[FloatArray, ...]
+        self,
+        tick: int,
+        changes: FloatArray,
+        errors: FloatArray,
+        limits: FloatArray,
+        past: tuple[FloatArray, ...],
     ) -> None:
         lengths = np.array(WINDOWS)[:, None]
-        limits = np.array([self.rules.thresholds[length] for length in WINDOWS])[:, None]
         found = (changes / errors < -limits) & (changes <= -self.rules.tolerance)
         due = (lengths >= 24) & (tick + 1 >= self.since + 4 * lengths)
         over = (due & (changes - CLEAR * errors >= -self.drop / 2)).any(0)
@@ -131,6 +142,8 @@ WORLDS = {
     "hours differ, sd 0.02": (World(hours(0.02)), tenth),
     "random walk 0.01, the share rises": (World(walk(0.01, 1.0)), rising),
     "traces of 5": (World(flat, trace=5), tenth),
+    "99.9 % ones": (World(flat, ones=0.999), tenth),
+    "99 % ones, traces of 10": (World(flat, ones=0.99, trace=10), tenth),
 }
 """Worlds without a drop, and the share of the canary by tick."""
 DROPS = {

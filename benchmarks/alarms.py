@@ -18,6 +18,7 @@ from evaluator.core.alarms.rules import (
     CLEAR,
     LEAST_UNITS,
     MAX_VARIANCE_OF_MEAN,
+    MOST_BETTER,
     WINDOWS,
     AlarmRules,
 )
@@ -97,14 +98,14 @@ class Runs:
             before = [lack[:, -length - 24 : -length].sum(1) for length in WINDOWS]
             known = (of_day[0] > 0) & ~_is_sparse(of_day, 24)
             changes = lacks / of_window[0]
-            changes -= self.betas.T * np.where(known, before / of_day[0], 0.0)
+            most = MOST_BETTER * np.sqrt(self.spreads[:, WINDOWS.index(24)])
+            changes -= self.betas.T * np.where(known, np.minimum(before / of_day[0], most), 0.0)
             errors = np.sqrt(chance + self.spreads.T)
             limits = self._thresholds(chance, errors)
-            if self.bounded:
-                sizes = self.sizes[:, first : hour + 1] * kept
-                units = np.array([sizes[:, -length:].sum(1) for length in WINDOWS])
-                lost = LEAST_UNITS * self.means * units / (of_window[0] * of_window[0])
-                limits = np.fmax(limits, lost / errors)
+            sizes = self.sizes[:, first : hour + 1] * kept
+            units = np.array([sizes[:, -length:].sum(1) for length in WINDOWS])
+            lost = LEAST_UNITS * (self.means if self.bounded else 1.0) * units
+            limits = np.fmax(limits, lost / (of_window[0] * of_window[0]) / errors)
             changes, errors = np.where(usable, (changes, errors), np.nan)
             self._latch(tick, hour, changes, errors, limits)
 
@@ -112,9 +113,7 @@ class Runs:
         z = np.array([self.rules.thresholds[length] for length in WINDOWS])[:, None]
         if not self.bounded:
             return np.broadcast_to(z, chance.shape)
-        v = np.maximum(self.means * (1 - self.means), 1e-3)
-        g = np.maximum(0, 2 * self.means - 1) / np.sqrt(v) * np.sqrt(chance / v)
-        return z + (z * z - 1) * g * (np.sqrt(chance) / error) ** 3 / 6
+        return z + skew(z, self.means, chance, error)
 
     def _latch(
         self,
@@ -147,6 +146,13 @@ class Runs:
         lack = self.values[run, hours] / STEP * kept - n * self.profiles[run, hours % 168]
         sums = np.cumsum(-lack - n * self.drop[run] / 2)
         return int(hours[len(sums) - 1 - np.argmax(sums[::-1])])
+
+
+def skew(z: FloatArray, mean: FloatArray, chance: FloatArray, error: FloatArray) -> FloatArray:
+    """As in `evaluator.core.alarms.look`."""
+    v = np.maximum(mean * (1 - mean), 1e-3)
+    g = np.maximum(0, 2 * mean - 1) / np.sqrt(v) * np.sqrt(chance / v)
+    return (z * z - 1) * g * (np.sqrt(chance) / error) ** 3 / 6
 
 
 def _n_days(sums: Sequence[Sums]) -> int:
@@ -318,6 +324,10 @@ def holiday(rng: np.random.Generator, ticks: int) -> FloatArray:
     return np.repeat(days, TICKS_PER_DAY)
 
 
+def good_day(rng: np.random.Generator, ticks: int) -> FloatArray:
+    return -2.5 * holiday(rng, ticks)
+
+
 def half_judged(rng: np.random.Generator, ticks: int) -> FloatArray:
     """From the middle on the judged queries are 0.01 lower."""
     del rng
@@ -349,6 +359,7 @@ NO_DROP = {
     "bursts x10": World(flat, volume=bursts),
     "coverage halved, 0.01 lower": World(half_judged, volume=half_volume),
     "a holiday of -0.04 a month": World(holiday),
+    "a day of +0.10 a month": World(good_day),
 }
 """Worlds without a drop."""
 

@@ -6,7 +6,13 @@ from operator import mul
 from typing import Final, NamedTuple
 
 from evaluator.core.alarms.reference import Reference
-from evaluator.core.alarms.rules import LEAST_UNITS, MAX_VARIANCE_OF_MEAN, WINDOWS, AlarmRules
+from evaluator.core.alarms.rules import (
+    LEAST_UNITS,
+    MAX_VARIANCE_OF_MEAN,
+    MOST_BETTER,
+    WINDOWS,
+    AlarmRules,
+)
 from evaluator.core.alarms.sums import HourlySums
 from evaluator.core.alarms.ticks import DAY_HOURS, hour_of_week
 
@@ -101,6 +107,7 @@ def look_at(
     moved: float = 0.0,
     ratio: float = 0.0,
     bounded: bool = True,
+    paired: bool = False,
 ) -> list[Look]:
     """The windows that can be used.
 
@@ -113,6 +120,7 @@ def look_at(
         moved: variance of an accepted level.
         ratio: variance of one of the other queries whose mean is expected, by that of one query.
         bounded: the values are in [0, 1], so that the skewness of their mean is known.
+        paired: they are differences of such values, so that one query can lose 1.
     """
     if not hours:
         return []
@@ -132,12 +140,14 @@ def look_at(
         if reference.betas[place]:
             day = slice(length, length + DAY_HOURS)
             before = _mean(queries[day], residuals[day], excluded[day])
+            before = min(before, MOST_BETTER * sqrt(reference.day_spread))
             change -= reference.betas[place] * before
         error = sqrt(chance + reference.spreads[place] + moved)
         threshold = rules.thresholds[length]
         if bounded:
-            threshold += _skew(threshold, reference, n, error)
-            lost = LEAST_UNITS * reference.mean * sum(sizes[:length]) / (n * n)
+            threshold += 0.0 if paired else _skew(threshold, reference, n, error)
+            usual = 1.0 if paired else reference.mean
+            lost = LEAST_UNITS * usual * sum(sizes[:length]) / (n * n)
             threshold = max(threshold, lost / error)
         observed = sum(values[:length]) / (n << 40)
         looks.append(Look(length, change, error, threshold, observed, n))

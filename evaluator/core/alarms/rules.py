@@ -21,7 +21,9 @@ MAX_VARIANCE_OF_MEAN: Final = MAX_STANDARD_ERROR * MAX_STANDARD_ERROR
 CLEAR: Final = 2.0
 LEAST_UNITS: Final = 3
 """A drop of values in [0, 1] is as large as if so many statistical units of mean size had lost all
-of it: where nearly all values are 1, one or two low ones are chance."""
+of the usual value: where nearly all values are 1, one or two low ones are chance."""
+MOST_BETTER: Final = 2.0
+"""A day that was better by more spreads of a day is an exception, whose end is no fall."""
 CONSTANT: Final = 1.2
 CAUTION: Final = NormalDist().inv_cdf(0.9)
 MIN_VARIANCE: Final = 1e-4

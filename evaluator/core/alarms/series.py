@@ -70,7 +70,7 @@ class AlarmSeries:
         kind: the kind of reference.
         rules: tolerance and budget.
         constant: of the kind "constant", the lowest accepted mean.
-        bounded: the values are in [0, 1].
+        bounded: the values, or those of which they are differences, are in [0, 1].
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class AlarmSeries:
         self.looks: list[Look] = []
         self._rules = rules
         self._constant = constant
-        self._bounded = bounded and kind != "pair"
+        self._bounded = bounded
         self._week: int | None = None
         self._moved = _Moved(0, 0.0)
         # Until more than the open tick changes: the hours of the last tick,
@@ -186,13 +186,17 @@ class AlarmSeries:
 
     def _variance(self, name: str, hour: int) -> float | None:
         """The variance of one query of the week up to *hour*; None if it has too few queries."""
-        if name not in self._weeks or self._weeks[name][0] != hour:
-            before = self._total(name, range(hour - WEEK_HOURS + 1, hour))
-            self._weeks[name] = hour, before
-        total = self._total(name, range(hour, hour + 1)).plus(self._weeks[name][1])
+        total = self._week_total(name, hour)
         if total.queries < MIN_CONSTANT_QUERIES:
             return None
         return CONSTANT * max(MIN_VARIANCE, variance_of(total, total.value / total.queries))
+
+    def _week_total(self, name: str, hour: int) -> Sums:
+        """The sums of the week up to *hour*."""
+        if name not in self._weeks or self._weeks[name][0] != hour:
+            before = self._total(name, range(hour - WEEK_HOURS + 1, hour))
+            self._weeks[name] = hour, before
+        return self._total(name, range(hour, hour + 1)).plus(self._weeks[name][1])
 
     def _total(self, name: str, hours: range) -> Sums:
         sums, excluded = self.sums[name], self.exclusions.among(hours)
@@ -205,7 +209,8 @@ class AlarmSeries:
         if reference is None:
             return []
         hours, moved = self._last_hours(hour, reference), self._moved.variance
-        return look_at(hours, reference, self._rules, moved=moved, bounded=self._bounded)
+        of = {"bounded": self._bounded, "paired": self.kind == "pair"}
+        return look_at(hours, reference, self._rules, moved=moved, **of)
 
     def _last_hours(self, hour: int, reference: Reference) -> list[Hour]:
         since = None if self._past is None else hour - self._past[0]

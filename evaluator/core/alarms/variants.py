@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from evaluator.core.alarms.look import Hour, Look, hours_beside, look_at
 from evaluator.core.alarms.reference import Reference, constant_reference
 from evaluator.core.alarms.rules import AlarmRules
@@ -22,14 +24,14 @@ class VariantsSeries(AlarmSeries):
     day.
     """
 
-    def __init__(self, rules: AlarmRules) -> None:
-        super().__init__("variants", rules, bounded=False)
+    def __init__(self, rules: AlarmRules, *, bounded: bool = True) -> None:
+        super().__init__("variants", rules, bounded=bounded)
         self.other = HourlySums()
         self._ratio = 1.0  # variance of the second variant by that of the first, at the last look
         self.sums[OTHER] = self.other
 
     def _empty(self) -> "VariantsSeries":
-        return VariantsSeries(self._rules)
+        return VariantsSeries(self._rules, bounded=self._bounded)
 
     def tick(self, end_ms: int) -> AlarmEvent | None:
         """As in `AlarmSeries`, for both variants."""
@@ -43,12 +45,14 @@ class VariantsSeries(AlarmSeries):
         return any(not any(of.of(each).queries for each in day) for of in both)
 
     def _reference_at(self, hour: int) -> Reference | None:
-        """The variance is that of a query of the first variant."""
+        """The variance is that of a query of the first variant, the mean that of the second."""
         variance, of_other = (self._variance(name, hour) for name in ("", OTHER))
         if variance is None or of_other is None:
             return None
         self._ratio = of_other / variance
-        return constant_reference(0.0, variance, self._rules)
+        usual = self._week_total(OTHER, hour)
+        reference = constant_reference(0.0, variance, self._rules)
+        return replace(reference, mean=usual.value / usual.queries)
 
     def _looks(self, hour: int) -> list[Look]:
         """The observed figure is the difference, and 0 is expected.
@@ -61,7 +65,7 @@ class VariantsSeries(AlarmSeries):
         hours = self._last_hours(hour, reference)[:WEEK_HOURS]
         while hours and not hours[-1].queries:
             del hours[-1]
-        looks = look_at(hours, reference, self._rules, ratio=self._ratio, bounded=False)
+        looks = look_at(hours, reference, self._rules, ratio=self._ratio, bounded=self._bounded)
         return [look._replace(observed=look.change) for look in looks]
 
     def hours_before(self, hour: int, n: int, reference: Reference | None = None) -> list[Hour]:

@@ -124,10 +124,10 @@ class AlarmWatch:
 
     def new_series(self, name: SeriesName) -> AlarmSeries:
         """A series without queries."""
-        if name.kind == "variants":
-            return VariantsSeries(self._rules.alarms)
-        constant = dict(self._rules.objectives).get(name.measure, 0.0)
         bounded = name.measure not in self._rules.unbounded
+        if name.kind == "variants":
+            return VariantsSeries(self._rules.alarms, bounded=bounded)
+        constant = dict(self._rules.objectives).get(name.measure, 0.0)
         return AlarmSeries(name.kind, self._rules.alarms, constant=constant, bounded=bounded)
 
     @property

@@ -35,7 +35,7 @@ def carriers_of(segments: Sequence[Sequence[Carrier]], change: float) -> tuple[C
             best, most = found, excess
     if not best:
         return ()
-    if most <= _ALIKE:
+    if all(abs(carrier.share - carrier.queries_share) <= _ALIKE for carrier in best):
         return (Carrier("", EVERYWHERE, 1.0, 1.0, change),)
     best.sort(key=lambda carrier: -carrier.share)
     carried, total = list[Carrier](), 0.0

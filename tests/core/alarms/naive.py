@@ -198,18 +198,19 @@ class Naive:
             n_day = sum(counts[day])
             P = 0.0
             if n_day and not self.too_few_hours(counts[day], gone[day]):
-                P = fsum(lacks[day]) / n_day
+                P = min(fsum(lacks[day]) / n_day, 2 * sqrt(ref["tau2"][24]))
             C = D - ref["beta"][w] * P
             sd = sqrt(self.chance(span[of], n, ref) + ref["tau2"][w] + self.moved)
             looks = 4 * self.series * 3 * 24 * self.budget
             z = round(-NormalDist().inv_cdf(w / looks), 4)
-            if self.kind not in ("pair", "variants"):
+            if self.kind != "pair":
                 mu = ref["mu"]
                 v = max(mu * (1 - mu), 1e-3)
                 g = max(0, 2 * mu - 1) / sqrt(v) * sqrt(ref["s2"] / n / v)
                 g *= (sqrt(ref["s2"] / n) / sd) ** 3
                 z = z + (z * z - 1) * g / 6
-                z = max(z, 3 * mu * sum(each[4] for each in sums[of]) / (n * n) / sd)
+            most = 1 if self.kind == "pair" else ref["mu"]
+            z = max(z, 3 * most * sum(each[4] for each in sums[of]) / (n * n) / sd)
             yield w, C, sd, z, n, self.observed(n, C, sums[of])
 
     def chance(self, hours, n, ref):
@@ -301,10 +302,17 @@ class Variants(Naive):
         none = (0, 0, 0, 0, 0)
         return super().hour(h) if self.second.hours.get(h, none)[0] else none
 
-    def s2(self, sums, h):
+    def last_week(self, sums, h):
         gone = self.out | self.announced
         last = [sums.hours.get(k, (0,) * 5) for k in range(h - 167, h + 1) if k not in gone]
-        n, V, S, X, Y = (sum([of[k] for of in last]) for k in range(5))
+        return (sum([of[k] for of in last]) for k in range(5))
+
+    def mean(self, sums, h):
+        n, V, *_ = self.last_week(sums, h)
+        return V / 2**40 / n
+
+    def s2(self, sums, h):
+        n, V, S, X, Y = self.last_week(sums, h)
         if n < 100:
             return None
         mu = V / 2**40 / n
@@ -317,6 +325,7 @@ class Variants(Naive):
         floor = 0.3 * self.tol
         return dict(
             s2=one,
+            mu=self.mean(self.second, h),
             ratio=two / one,
             beta=dict.fromkeys((1, 6, 24, 168), 0.0),
             tau2=dict.fromkeys((1, 6, 24, 168), floor * floor),

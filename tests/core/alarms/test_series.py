@@ -173,7 +173,7 @@ def test_an_alarm_ends_after_a_week_without_queries():
 
 def test_differences_have_no_skew():
     series, now = watched(kind="pair", value=0.9)
-    feed(series, range(now, now + 1), 0.9)
+    feed(series, range(now, now + 1), 0.9, n=1_000)
     assert series.looks[0].threshold == AlarmRules(max_series=1).thresholds[1]
 
 

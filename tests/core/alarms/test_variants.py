@@ -59,7 +59,7 @@ def test_a_worse_variant_is_found_in_its_first_hours_with_its_figures():
     # 0.05 on either side of both means: a variance of 0.0025, times 1.2; values are in 2^-20
     se = sqrt(1.2 * 0.0025 * (1 / 100 + 1 / 400) + 0.003**2)
     assert alarm.se == pytest.approx(se, rel=1e-5)
-    assert alarm.evidence == pytest.approx(0.1 / se / ALONE.thresholds[168], rel=1e-5)
+    assert alarm.evidence == pytest.approx(0.1 / (3 * 0.5 / 100), rel=1e-5)  # three lost queries
 
 
 def test_an_hourly_pattern_is_no_difference_even_if_the_share_changes():
@@ -218,3 +218,12 @@ def test_a_coverage_alarm_of_either_variant_makes_the_comparison_unverifiable(wo
     watch.series[share].alarm = watch.series[NAME].alarm
     assert watch._unverifiable(NAME) == COVERAGE
     assert watch._unverifiable(share) == ""
+
+
+def test_a_lost_query_of_a_canary_whose_values_are_nearly_always_1_is_chance():
+    series = VariantsSeries(ALONE)
+    for hour in range(FIRST, FIRST + 100):
+        values = [0 if hour == FIRST + 50 and not number else ONE for number in range(36)]
+        series.hourly.open.add(range(36), [1] * 36, values)
+        series.other.open.add(range(325), [1] * 325, [ONE] * 325)
+        assert series.tick((hour + 1) * HOUR_MS) is None
