@@ -20,7 +20,7 @@ from evaluator.adapters.kafka import source as kafka_source
 from evaluator.adapters.kafka.clients import CONSUMER_SETTINGS
 from evaluator.ports import Committed, Partition
 
-MAX_RECORDS = 10_000
+MAX_RECORDS = 5_000
 
 
 def _consumer(arguments: argparse.Namespace, **more: Any) -> AIOKafkaConsumer:

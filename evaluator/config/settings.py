@@ -142,7 +142,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         DURATION,
         "how far the clock of one log may lead the other while that one has unread records",
     )
-    max_poll_records: int = _input(10_000, integer(1, 100_000), "most records read in one batch")
+    max_poll_records: int = _input(5_000, integer(1, 100_000), "most records read in one batch")
     topic_prefix: str = _input(
         "", TOPIC_PREFIX, "prefix of the names of all topics", example="prod."
     )

@@ -23,7 +23,7 @@ DEFAULTS = {
     "heartbeat_outage_wait_ms": 600000,
     "max_lead_ms": 60000,
     "checkpoint_interval_ms": 10000,
-    "max_poll_records": 10000,
+    "max_poll_records": 5000,
     "measures": ("top1", "top3", "mrr", "ndcg@10", "map@10"),
     "histogram_measures": (),
     "empty": "zero",
