@@ -231,7 +231,7 @@ def test_a_session_timeout_is_a_second_to_a_day(written):
 @pytest.mark.parametrize("written", ["0", "100001", "-5", "all"])
 def test_a_batch_has_one_to_a_hundred_thousand_records(written):
     message = refusal(assignments=[f"max_poll_records={written}"])
-    assert "Accepted: an integer from 1 to 100000, e.g. 10000." in message
+    assert "Accepted: an integer from 1 to 100000, e.g. 5000." in message
 
 
 @pytest.mark.parametrize(
