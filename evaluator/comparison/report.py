@@ -7,6 +7,7 @@ from msgspec import Struct
 from evaluator.comparison.folder import ShownRow
 from evaluator.comparison.paired import Paired
 from evaluator.comparison.question import Question
+from evaluator.core.measures import lower_is_better
 
 
 class Change(Struct, frozen=True):
@@ -102,12 +103,10 @@ def verdict_of(result: Paired | None, measure: str) -> str:
         return "unclear"
     if not result.wins + result.losses:
         return "same"
-    lower_is_better = measure.startswith(("unjudged@", "abandoned"))
+    verdicts = ("worse", "better") if lower_is_better(measure) else ("better", "worse")
     if result.interval.low > 0:
-        return "worse" if lower_is_better else "better"
-    if result.interval.high < 0:
-        return "better" if lower_is_better else "worse"
-    return "unclear"
+        return verdicts[0]
+    return verdicts[1] if result.interval.high < 0 else "unclear"
 
 
 class SourceFacts(Struct, frozen=True, kw_only=True):

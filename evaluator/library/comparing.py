@@ -10,7 +10,12 @@ from numpy.typing import NDArray
 
 from evaluator.comparison.paired import Interval, Paired, holm, middle, paired, resampled_moments
 from evaluator.comparison.question import CONFIDENCE, RESAMPLES
-from evaluator.core.measures import InvalidInputError, UnknownMeasureError, UnsupportedTiesError
+from evaluator.core.measures import (
+    InvalidInputError,
+    UnknownMeasureError,
+    UnsupportedTiesError,
+    lower_is_better,
+)
 from evaluator.core.types.records import FloatArray
 from evaluator.library.forms import check_keys, is_arrays, qrels_of
 from evaluator.library.measured import Measured, QueryId, frame_of
@@ -209,7 +214,7 @@ class Compared(dict[str, dict[str, Paired | None]]):
         measures, rows = self.measured[self.baseline].measures, self.rows()
         means = {(row["run"], row["measure"]): row["mean"] for row in rows}
         best = {
-            measure: (min if measure.startswith("unjudged") else max)(
+            measure: (min if lower_is_better(measure) else max)(
                 (m for (_, of), m in means.items() if of == measure and m is not None), default=None
             )
             for measure in measures

@@ -274,17 +274,21 @@ class Mapper:
 
     async def _write(self) -> bool:
         """Emits the records that may be written; returns whether there were any."""
-        waiting = [each.backlog for each in self.readings.values() if each.backlog is not None]
         limit_ms, self.paused = self._limit_ms({}), 0
-        if any(each.ends is None and each.leads(limit_ms) for each in waiting):
+        ahead = {
+            partition: reading.backlog
+            for partition, reading in self.readings.items()
+            if reading.backlog is not None and reading.backlog.leads(limit_ms)
+        }
+        if any(backlog.ends is None for backlog in ahead.values()):
             await self._ask_progress()
-        limits = {id(each): self._limit_ms(each.ends or {}) for each in waiting}
+        limits = {each: self._limit_ms(backlog.ends or {}) for each, backlog in ahead.items()}
         places: dict[Partition, tuple[int, int]] = {}
         rows: dict[tuple[Output, int], list[OutputRecord]] = {}
         for partition, reading in self.readings.items():
             if reading.backlog is None:
                 continue
-            portion = reading.backlog.take(limits[id(reading.backlog)])
+            portion = reading.backlog.take(limits.get(partition, limit_ms))
             self.paused += not reading.backlog.is_empty
             if portion is not None:
                 self._add(rows, partition, portion)

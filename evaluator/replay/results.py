@@ -336,7 +336,7 @@ class ResultDirectory:
 
 
 def _remove_abandoned(directory: Path) -> None:
-    """Removes the hidden directories of replays that were killed: nobody has their locks."""
+    """Removes the hidden directories of replays that were killed, which are not locked."""
     for path in directory.glob(f"{_HIDDEN}*"):
         with contextlib.suppress(OSError):  # BlockingIOError: it is in use
             handle = os.open(path, os.O_RDONLY)

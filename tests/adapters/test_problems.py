@@ -21,6 +21,7 @@ def problems(snapshot: Snapshot, *before: tuple[int, Snapshot], **facts):
     for time_ms, earlier in before:
         recent.sample(earlier, now_ms=time_ms)
     given = {"reasons": [], "resources": Resources(), "leader": None, "now_ms": NOW_MS}
+    given["max_future_skew_ms"] = 300_000
     return problems_of(snapshot, recent, **(given | facts))
 
 

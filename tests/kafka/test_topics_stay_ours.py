@@ -4,10 +4,11 @@ import asyncio
 import re
 
 import pytest
+from msgspec.structs import replace
 
 from evaluator.adapters.kafka import Connection, KafkaSink, sink
 from evaluator.adapters.kafka.administration import topic_names
-from evaluator.adapters.kafka.clients import requests
+from evaluator.adapters.kafka.clients import equal_partitions, existing_counts, requests
 from evaluator.cli import main
 from evaluator.ports import SourceUnusable
 from evaluator.wire.records import OutputRecord
@@ -110,3 +111,12 @@ async def test_a_deleted_output_ends_the_sink_and_is_not_recreated(
     finally:
         await writing.stop()
     assert "settled" not in await existing_topics()
+
+
+async def test_missing_topics_of_a_mapping_are_created_with_it(connection, topic_prefix):
+    names = {log: f"{topic_prefix}shop-{log}" for log in ("rankings", "judgments")}
+    mapped = replace(connection, inputs=tuple(names.items()), mapped=frozenset(names))
+    with pytest.raises(SourceUnusable, match="create --mapping FILE --partitions N`, or check"):
+        await equal_partitions(mapped, names)
+    with pytest.raises(SourceUnusable, match=r"Create missing topics with other programs\.$"):
+        await existing_counts(mapped, list(names.values()), advice="other programs")

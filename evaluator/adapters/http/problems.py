@@ -85,7 +85,7 @@ def problems_of(
     resources: Resources,
     leader: LeaderView | None,
     now_ms: int,
-    max_future_skew_ms: float = 1000 * limit("input_clock_ahead_limit_seconds"),
+    max_future_skew_ms: int,
 ) -> list[Problem]:
     """All problems, critical ones first; *reasons* are why the process is not ready."""
     found = [Problem("EvaluatorNotReady", "critical", reason) for reason in reasons]

@@ -26,7 +26,7 @@ from evaluator.adapters.kafka.administration import (
     topic_names,
     transactional_id,
 )
-from evaluator.adapters.kafka.clients import input_topics, names_mapped, requests
+from evaluator.adapters.kafka.clients import creation, input_topics, requests
 from evaluator.adapters.kafka.connection import Connection, parse_addresses, probe
 from evaluator.core.types.records import LOGS, Log
 from evaluator.ports import Finding, SourceUnavailable, SourceUnusable
@@ -119,12 +119,10 @@ def _partition_errors(
 ) -> Iterator[Finding]:
     for full in names.values():
         if counts[full] is None:
-            options = " --mapping FILE" if names_mapped(connection, [full]) else ""
-            create = f"`evaluator topics create{options}`"
             yield Finding(
                 "error",
                 f"Topic {full} not found, or this user lacks the Describe right.",
-                f"Create missing topics with {create}, or grant Describe.",
+                f"Create missing topics with {creation(connection, [full])}, or grant Describe.",
             )
     inputs = [counts[names[log]] for log in LOGS]
     tasks = _n_tasks(names, counts)

@@ -325,11 +325,12 @@ async def existing_counts(
     topics: Sequence[str],
     *,
     optional: Sequence[str] = (),
-    advice: str = "`evaluator topics create`, or check topic_prefix",
+    advice: str | None = None,
 ) -> dict[str, int]:
     """The partition counts; 0 for *optional* topics that do not exist.
 
-    Raises SourceUnusable if any of *topics* is missing, SourceUnavailable.
+    Raises SourceUnusable if any of *topics* is missing, with *advice* on what creates them, and
+    SourceUnavailable.
     """
     async with requests(connection) as asking:
         counts = await asking.partition_counts([*topics, *optional])
@@ -339,23 +340,21 @@ async def existing_counts(
             of_others = await asking.partition_counts(others)
             missing += [name for name in others if of_others[name] is None]
     if missing:
-        if names_mapped(connection, missing):
-            create = "`evaluator topics create --mapping FILE --partitions N`"
-            advice = f"{create}, or check their names in the mapping"
+        advice = advice or f"{creation(connection, missing)}, or check topic_prefix and mapping"
         names = f"Topic{'s' if missing[1:] else ''} {', '.join(missing)}"
         raise SourceUnusable(f"{names} not found. Create missing topics with {advice}.")
     return {name: count or 0 for name, count in counts.items()}
 
 
-def names_mapped(connection: Connection, topics: Collection[str]) -> bool:
-    """Whether a mapping names any of *topics*: only with it `topics create` creates them."""
-    return any(log in connection.mapped and name in topics for log, name in connection.inputs)
+def creation(connection: Connection, topics: Collection[str]) -> str:
+    """The command that creates *topics*; with those of a mapping it needs the mapping."""
+    is_mapped = any(log in connection.mapped and name in topics for log, name in connection.inputs)
+    return f"`evaluator topics create{' --mapping FILE' * is_mapped} --partitions N`"
 
 
 async def equal_partitions(connection: Connection, topics: Mapping[Log, str]) -> int:
     """The partition count that both inputs have. Raises SourceUnusable, SourceUnavailable."""
-    advice = "`evaluator topics create --partitions N`, or check topic_prefix"
-    counts = await existing_counts(connection, list(topics.values()), advice=advice)
+    counts = await existing_counts(connection, list(topics.values()))
     rankings = counts[topics["rankings"]]
     if rankings != counts[topics["judgments"]]:
         raise SourceUnusable(unequal_counts(topics, counts, is_mapped=bool(connection.mapped)))

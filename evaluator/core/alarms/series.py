@@ -209,8 +209,8 @@ class AlarmSeries:
         if reference is None:
             return []
         hours, moved = self._last_hours(hour, reference), self._moved.variance
-        of = {"bounded": self._bounded, "paired": self.kind == "pair"}
-        return look_at(hours, reference, self._rules, moved=moved, **of)
+        paired, bounded = self.kind == "pair", self._bounded
+        return look_at(hours, reference, self._rules, moved=moved, bounded=bounded, paired=paired)
 
     def _last_hours(self, hour: int, reference: Reference) -> list[Hour]:
         since = None if self._past is None else hour - self._past[0]

@@ -16,5 +16,6 @@ from evaluator.core.measures.registry import UnknownMeasureError as UnknownMeasu
 from evaluator.core.measures.registry import UnsupportedTiesError as UnsupportedTiesError
 from evaluator.core.measures.registry import is_builtin as is_builtin
 from evaluator.core.measures.registry import is_measure_name as is_measure_name
+from evaluator.core.measures.registry import lower_is_better as lower_is_better
 from evaluator.core.measures.registry import split_names as split_names
 from evaluator.core.measures.tables import MAX_GRADE as MAX_GRADE

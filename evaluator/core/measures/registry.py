@@ -179,6 +179,11 @@ class Measure(NamedTuple):
         return values
 
 
+def lower_is_better(measure: str) -> bool:
+    """Whether low values of a measure are good, as of `unjudged@3`."""
+    return measure.partition("@")[0] in {"unjudged", "abandoned"}
+
+
 def split_names(text: str) -> list[str]:
     """The names in a text with commas; a comma in brackets or parentheses is part of a name.
 
