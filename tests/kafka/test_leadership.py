@@ -275,7 +275,7 @@ async def test_all_missing_topics_are_named_in_one_line(kafka, topic_prefix):
     assert str(refused.value) == (
         f"Topics {topic_prefix}settled, {topic_prefix}weights, {topic_prefix}weights-log, "
         f"{topic_prefix}alarms, {topic_prefix}alarm-commands not found. Create missing topics "
-        "with `evaluator topics create --partitions N`, or check topic_prefix and mapping."
+        "with `evaluator topics create`, or check topic_prefix and mapping."
     )
     await make(kafka, topic_prefix, {"settled": 1, **LOGS})
     await make(kafka, topic_prefix, {"weights": 1}, **COMPACT)

@@ -349,7 +349,7 @@ async def existing_counts(
 def creation(connection: Connection, topics: Collection[str]) -> str:
     """The command that creates *topics*; with those of a mapping it needs the mapping."""
     is_mapped = any(log in connection.mapped and name in topics for log, name in connection.inputs)
-    return f"`evaluator topics create{' --mapping FILE' * is_mapped} --partitions N`"
+    return f"`evaluator topics create{' --mapping FILE' * is_mapped}`"
 
 
 async def equal_partitions(connection: Connection, topics: Mapping[Log, str]) -> int:
